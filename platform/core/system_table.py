@@ -61,7 +61,7 @@ _TABLE: Mapping[str, str | _Row] = {
         "AMS (ICCV 2021): server-side distillation; streams sparse updates (5 % of the weights) at an adaptive rate."
     ),
     "ams-printed": _Row(
-        "AMS (ICCV 2021) with rate controllers as printed: Eq. 1 without saturation, Eq. 2 on the last rate every 10 s.",
+        "AMS (ICCV 2021) with controllers as printed: Eq. 1 without saturation, Eq. 2 on the last rate every 10 s.",
         {
             **TAUGHT,
             "streaming": {

@@ -37,6 +37,7 @@ from driftlab.platform.results.tables.read import Tables
 PAPERS = Path(__file__).parent / "papers"
 COLUMNS = ("cell", "paper", "ours", "95 % CI", "sign")
 Part = Mapping[str, Any]  # a table, a row or a column
+Line = Mapping[str, Any]  # of the ledger
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +115,18 @@ def _compare(cell: Cell, tables: Tables) -> Verdict:
     if isinstance(found, Untestable):
         return Verdict(cell, "not run", None, cell.takes)
     return Verdict(cell, cell.sign_of(found, tables), found, found.note)
+
+
+def verdict_of(cell: Cell, line: Line | None) -> Verdict:
+    """Return the result of a cell by its line in the ledger, or by that of its claim; "not run" without a line."""
+    if line is None:
+        return Verdict(cell, "not run", None, cell.takes)
+    found = Measured(line["value"], line["low"], line["high"], line["n"], line["note"])
+    if line["claim"] == cell.id:
+        return Verdict(cell, line["verdict"], found, found.note)
+    return Verdict(
+        cell, "information" if cell.beyond is None else cell.sign_beyond(found, cell.beyond), found, found.note
+    )
 
 
 def as_rows(verdicts: Iterable[Verdict]) -> list[tuple[str, ...]]:

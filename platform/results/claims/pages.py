@@ -7,6 +7,9 @@ The ledger is `evidence/ledger.jsonl` next to the pages' folder. A page has a pl
 `<!-- claims AMS DELTA-1 -->` lists claims or prefixes of their identifiers, and `<!-- end of claims -->` ends the
 table. The value of a claim comes from the experiment that tests it.
 
+The mark `<!-- paper ams-table1 -->` begins a table of a paper, and `<!-- end of paper -->` ends it. Each cell has the
+value of its newest line, with the run that measured it.
+
 The column "evidence" names the score that a claim reads: the score of the papers, where late predictions count
 as if they were in time, or the live score.
 
@@ -25,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from driftlab.errors import DataError
+from driftlab.platform.results.claims import cells
 from driftlab.platform.results.claims.base import (
     NO_RUN,
     Claim,
@@ -43,6 +47,7 @@ from driftlab.platform.results.relations.base import Untestable
 PLACE = re.compile(
     r"(<!-- claims ([\w -]+?)(?: of size ([\w-]+)| by ([\w.-]+))? -->\n).*?(<!-- end of claims -->)", re.DOTALL
 )
+PAPER_PLACE = re.compile(r"(<!-- paper ([\w-]+) -->\n).*?(<!-- end of paper -->)", re.DOTALL)
 HEAD = "| claim | paper | ours | 95 % interval | evidence | verdict | run |\n|---|---|---|---|---|---|---|"
 
 
@@ -83,7 +88,22 @@ def sizes_in(pages: Iterable[str]) -> frozenset[str]:
 
 def fill_tables(text: str, evidence: Evidence) -> str:
     """Return a page with all of its tables rewritten."""
-    return PLACE.sub(lambda place: place[1] + _table(place[2], place[3], place[4], evidence) + place[5], text)
+    text = PLACE.sub(lambda place: place[1] + _table(place[2], place[3], place[4], evidence) + place[5], text)
+    return PAPER_PLACE.sub(lambda place: place[1] + _paper_table(place[2], evidence) + place[3], text)
+
+
+def _paper_table(name: str, evidence: Evidence) -> str:
+    """Return a table of a paper with the newest value of each cell and its run."""
+    table = cells.table_of(name)
+    newest_of = {line["claim"]: line for line in evidence.lines.values()}
+    lines = [newest_of.get(cell.id) or newest_of.get(cell.claim) for cell in table.cells]
+    verdicts = [cells.verdict_of(cell, line) for cell, line in zip(table.cells, lines, strict=True)]
+    runs = [f"{line['experiment']}, {line['size']}" if line else "" for line in lines]
+    rows = [(*texts, run) for texts, run in zip(cells.as_rows(verdicts), runs, strict=True)]
+    head = [(*cells.COLUMNS, "run"), ("---",) * (len(cells.COLUMNS) + 1)]
+    return "\n".join(
+        [f"{table.source}: {table.title}.", "", *(f"| {' | '.join(texts)} |" for texts in head + rows), ""]
+    )
 
 
 def _table(names: str, size: str | None, by: str | None, evidence: Evidence) -> str:

@@ -20,9 +20,14 @@ MB = 1e6
 def column(
     tables: Tables, *systems: str | Kinds, of: str, times: float = 1.0, workloads: Sequence[str] = ("*",)
 ) -> pd.DataFrame:
-    """List a column of one or two systems on the workloads that match a pattern, multiplied by `times`."""
+    """List a column of one or two systems on the workloads that match a pattern, multiplied by `times`.
+
+    A workload's family does not count: `interview` is streets/interview and city/interview.
+    """
     rows, name = tables.once(rows_with, of), column_of(of)[1]
-    rows = rows[[any(fnmatch(one, pattern) for pattern in workloads) for one in rows["workload"]]].dropna(subset=[name])
+    rows = rows[
+        [any(fnmatch(one.rpartition("/")[2], pattern) for pattern in workloads) for one in rows["workload"]]
+    ].dropna(subset=[name])
     names = [first_of(tables, system) for system in systems]
     return _by_seed([times * rows[rows["system"] == one].groupby(["workload", "seed"])[name].mean() for one in names])
 

@@ -6,6 +6,7 @@ A sampling rate is the number of samples in an upload over the time since the pr
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.relations.base import (
@@ -26,6 +27,7 @@ from driftlab.platform.results.relations.base import (
 from driftlab.platform.results.relations.scenery import sceneries, stops, travelled_m
 from driftlab.platform.results.tables.columns import PAPER_SCORE
 from driftlab.platform.results.tables.read import Tables
+from driftlab.platform.results.tables.systems import Slot
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,28 +140,56 @@ def slow_from(tables: Tables) -> pd.DataFrame:
     return value_rows(longer.groupby(["seed", *STREAM])["start_s"].min())
 
 
-def delays_of_reset(tables: Tables, system: str | Kinds = "ams") -> pd.DataFrame:
-    """List how long a lengthened interval outlasts the first labels that change by more than the target, by seed.
+def labels_of_control(tables: Tables) -> pd.DataFrame:
+    """List the samples that AMS labels, and those of the highest rate in the same time, by seed and stream."""
+    adaptive = {name: one for name, one in members(tables, "streaming", "ams").items() if one["control"] != "fixed"}
+    sent = tables.once(uploads)
+    sent = sent[sent["system"] == next(iter(adaptive), "")]
+    if sent.empty:
+        return no_rows()
+    streams = sent.groupby(["seed", *STREAM])[["samples", "gap_s"]].sum()
+    return pair_rows(streams["samples"], streams["gap_s"] * adaptive[sent["system"].iloc[0]]["max_fps"])
 
-    A delay begins with the round that measures the change and ends with the round that sets the shortest interval.
+
+def resets(tables: Tables) -> pd.DataFrame:
+    """List how long each lengthened interval outlasts a change, as `delay_s`, by system and seed.
+
+    A change is a sampling rate above the threshold that ends slowdown, while the interval is lengthened. A delay begins
+    with the buffer whose labels raised the rate. It ends with the round that sets the shortest interval or, without
+    one, with the round in which the change is over or the last one.
     """
-    name = first_of(tables, system)
-    rounds = with_columns(tables, "updates", "system", "seed")
-    rounds = rounds[(rounds["system"] == name) & rounds["phi"].notna()].sort_values([*STREAM, "label_start_s"])
-    if rounds.empty:
-        return no_rows("needs AMS on a scene that is static and then changes")
-    member = slot(tables, name, "streaming")
-    rows = []
-    for (*_, seed), part in rounds.groupby([*STREAM, "seed"]):
-        began_s = None
-        for phi, interval_s, time_s in part[["phi", "interval_s", "label_start_s"]].itertuples(index=False):
-            usual = interval_s <= member["interval_s"] + 1e-6
-            if usual and began_s is not None:
-                rows.append((int(seed), time_s - began_s))
-            began_s = None if usual else began_s
-            if not usual and began_s is None and phi > member["phi_target"]:
-                began_s = time_s
-    return value_rows(by_seed(rows), f"{len(rows)} changes") if rows else no_rows("no interval was reset")
+    import pandas as pd
+
+    rounds = with_columns(tables, "updates", "system", "seed").dropna(subset=["interval_s", "label_start_s"])
+    known, rows = members(tables, "streaming", "ams"), []
+    for (system, *_, seed), part in rounds.sort_values("label_start_s").groupby(["system", *STREAM, "seed"]):
+        if system in known and known[system]["slowdown_until"] is not None:
+            rows += [(system, int(seed), delay_s) for delay_s in _delays(part, known[system])]
+    return pd.DataFrame(rows, columns=["system", "seed", "delay_s"])
+
+
+def _delays(rounds: pd.DataFrame, member: Slot) -> Iterator[float]:
+    """Yield the delays of one stream."""
+    low_fps, high_fps = (member[name] * member["max_fps"] for name in ("slowdown_below", "slowdown_until"))
+    began_s, before_s, was_slow = None, 0.0, False
+    for fps, interval_s, now_s in rounds[["rate_fps", "interval_s", "label_start_s"]].itertuples(index=False):
+        if was_slow and began_s is None and fps > high_fps:
+            began_s = before_s
+        was_slow = interval_s > member["interval_s"] + 1e-6
+        if began_s is not None and (not was_slow or fps < low_fps):
+            yield now_s - began_s
+            began_s = None
+        before_s = now_s
+    if began_s is not None:
+        yield before_s - began_s
+
+
+def delays_of_resets(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
+    """List the mean delay of `resets` of two kinds of AMS, by seed."""
+    found = tables.once(resets)
+    both = [found[found["system"] == first_of(tables, kinds)].groupby("seed")["delay_s"] for kinds in (ours, theirs)]
+    note = " and ".join(f"{each.size().sum()} changes, {each.mean().mean():.3g} s" for each in both)
+    return pair_rows(both[0].mean(), both[1].mean(), note).dropna()
 
 
 def rates_within_bounds(tables: Tables) -> pd.DataFrame:

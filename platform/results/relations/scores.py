@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results import stats
@@ -66,6 +67,19 @@ def scores_by_setting(tables: Tables, ours: str, theirs: str, setting: str, scor
     lowest, *_, highest = by_value.columns
     note = ", ".join(f"{value:g}: {mean:+.3f}" for value, mean in by_value.mean().items())
     return pair_rows(by_value[highest], by_value[lowest], f"by {setting} {note}")
+
+
+def gains_by_street(
+    tables: Tables, ours: str, theirs: str, first: Sequence[str], second: Sequence[str], score: str = PAPER_SCORE
+) -> pd.DataFrame:
+    """List the mean gain of a system on the first streets and on the second, by seed."""
+    found = pairs(tables, ours, theirs, score)
+    gains = found["ours"] - found["theirs"]
+    names = [name.rpartition("/")[2] for name in found.index.get_level_values("workload")]
+    sides = [gains[[name in chosen for name in names]].groupby("seed").mean() for chosen in (first, second)]
+    if any(side.empty for side in sides):
+        return no_rows(f"needs '{ours}' and '{theirs}' on {first[0]} and {second[0]}, with truth")
+    return pair_rows(*sides, f"{sides[0].mean():+.3f} and {sides[1].mean():+.3f}".replace("-", "\u2212")).dropna()
 
 
 def gains_over_baselines(tables: Tables, ours: str, score: str = PAPER_SCORE) -> pd.DataFrame:

@@ -1,0 +1,162 @@
+"""Tables of papers: cells hold the paper's values, and a sign is the same, opposite, undecided or not compared."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import ledger_factory
+import pytest
+import results_factory
+from claims_factory import SEEDS, WOBBLE, part, run_row, scored
+from tables_factory import Made
+from typer.testing import CliRunner
+
+from driftlab.cli.app import build_app
+from driftlab.errors import RequestError
+from driftlab.platform.core.documents import read_yaml
+from driftlab.platform.lab.read import load
+from driftlab.platform.results.claims import cells, ledger, pages
+from driftlab.platform.results.claims.base import NO_RUN, Verdict
+from driftlab.platform.results.tables.read import open_run
+
+TABLES = cells.every_table()
+
+
+def found(name: str, tables: Made) -> dict[str, Verdict]:
+    return {verdict.claim.sentence: verdict for verdict in cells.compare(cells.table_of(name), tables)}
+
+
+def street(**scores: float) -> Made:
+    return scored(**{system: {"running": score} for system, score in scores.items()})
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_cell_names_a_run_that_exists(name):
+    for cell in TABLES[name].cells:
+        load(cell.experiment)
+        experiment, found_size, rest = cell.takes.partition(" with size=")
+        if found_size:
+            load(experiment, overrides=[f"size={rest.partition(',')[0]}"])
+
+
+def test_a_cell_has_the_value_of_its_row_and_column():
+    values = {cell.id: (cell.paper, cell.unit) for cell in TABLES["ams-table1"].cells}
+    assert len(values) == 60
+    assert values["ams-table1: Outdoor Scenes, mIoU, AMS"] == (74.26, "%")
+    assert values["ams-table1: LVS, uplink, Remote+Tracking"] == (1865, "kbit/s")
+    beyond = {cell.id: cell.beyond for cell in TABLES["ams-table1"].cells}
+    assert beyond["ams-table1: A2D2, mIoU, One-Time"] == 62.05
+    assert beyond["ams-table1: A2D2, downlink, One-Time"] == 203
+
+
+def test_a_sign_is_that_of_the_difference_from_the_reference():
+    """The paper's One-Time gains on Running; without a gain the sign is undecided, with a loss it is opposite."""
+    words = {}
+    for score in (0.65, 0.5, 0.45):
+        tables = street(no_custom=0.5, one_time=score)
+        tables.change("runs", score=lambda row: row["score"] + WOBBLE[row["seed"]] * (row["system"] == "one_time"))
+        words[score] = found("ams-table2", tables)["Running, One-Time"]
+    assert [words[score].result for score in words] == ["same sign", "sign undecided", "opposite sign"]
+    assert words[0.65].measured.value == pytest.approx(65.0, abs=0.1)
+    assert found("ams-table2", street(no_custom=0.5))["Running, No Customization"].result == "information"
+
+
+def test_a_single_seed_shows_its_value_and_decides_no_sign():
+    runs = [run_row(name, 0, "running", score) for name, score in (("no_custom", 0.5), ("ams", 0.7))]
+    cell = found("ams-table2", Made(runs=runs))["Running, AMS"]
+    assert (cell.measured.value, cell.measured.low, cell.result) == (pytest.approx(70), None, "sign undecided")
+
+
+def test_a_cell_of_another_street_or_method_is_not_run_and_names_the_run():
+    cell = found("ams-table2", street(no_custom=0.5, ams=0.6))["Interview, AMS"]
+    assert (cell.result, cell.measured) == ("not run", None)
+    assert "size=city" in cell.note
+    (row,) = (row for row in cells.as_rows([cell]))
+    assert row[2] == "not run"
+    assert row[4] == cell.note
+
+
+def test_data_sets_are_told_apart_by_the_names_of_their_films():
+    rows = [run_row("ams", seed, name, 0.5 + WOBBLE[seed]) for seed in SEEDS for name in ("a2d2-drive", "running")]
+    rows += [run_row("ams", seed, "lvs-jogging", 0.9 + WOBBLE[seed]) for seed in SEEDS]
+    measured = found("ams-table1", Made(runs=rows))
+    values = [measured[f"{name}, mIoU, AMS"].measured for name in ("Outdoor Scenes", "A2D2", "LVS", "Cityscapes")]
+    assert [one and one.value for one in values] == [pytest.approx(50), pytest.approx(50), pytest.approx(90), None]
+
+
+def test_differences_are_compared_with_zero_and_kinds_are_named_by_parameters():
+    parts = [
+        part("everything", "ams", streaming={}, adaptation={"strategy": "full", "fraction": 1.0}),
+        part("guided", "ams", streaming={}, adaptation={"fraction": 0.01}),
+    ]
+    runs = [
+        run_row(name, seed, score=score + index * WOBBLE[seed], downlink_kbps=rate)
+        for index, (name, score, rate) in enumerate((("everything", 0.6, 30.0), ("guided", 0.55, 3.0)))
+        for seed in SEEDS
+    ]
+    measured = found("ams-table3", Made({"systems": parts}, runs=runs))
+    assert measured["Gradient-Guided, 1 %"].measured.value == pytest.approx(-5.0)
+    assert measured["Gradient-Guided, 1 %"].result == "same sign"
+    assert measured["Bandwidth, all weights"].measured.value == pytest.approx(30)
+    assert measured["Gradient-Guided, 5 %"].result == "not run"
+
+
+def test_a_cell_of_a_claim_has_its_statistic_and_one_definition():
+    cell = next(cell for cell in TABLES["ams-fig4"].cells if cell.claim == "AMS-5")
+    claim = cells.every_claim()["AMS-5"]
+    assert (cell.of, cell.statistic, cell.unit) == (claim.of, claim.statistic, claim.unit)
+    assert (cell.paper, cell.beyond) == (15.7, 1)
+
+
+def test_every_value_of_a_paper_is_a_cell():
+    """A cell is neither lost nor made twice where rows and columns meet."""
+    for file in cells.PAPERS.glob("*.yaml"):
+        for entry in read_yaml(file.read_text(encoding="utf-8")):
+            given = sum(value is not None for row in entry["rows"] for value in row["paper"])
+            assert all(len(row["paper"]) == len(entry["columns"]) for row in entry["rows"])
+            ids = [cell.id for cell in TABLES[entry["id"]].cells]
+            assert len(set(ids)) == len(ids) == given
+
+
+def test_cells_are_recorded_and_written_into_pages(tmp_path):
+    tables = street(no_custom=0.5, ams=0.7)
+    tables.run.spec["name"] = "ams-table2"
+    measured = cells.measured_of(tables)
+    assert {one.claim.sentence for one in measured} == {"Running, No Customization", "Running, AMS"}
+    lines = [ledger._of_verdict(one, SEEDS) | {"experiment": "ams-table2", "size": None} for one in measured]
+    (tmp_path / "docs").mkdir()
+    ledger.append(ledger_factory.ledger(tmp_path), lines)
+    mark = "<!-- paper ams-table2 -->\n{}<!-- end of paper -->\n"
+    (tmp_path / "docs/page.md").write_text(mark.format(""), encoding="utf-8")
+    pages.main(tmp_path / "docs")
+    text = Path(tmp_path / "docs/page.md").read_text(encoding="utf-8")
+    assert "| Running, AMS | 69.55 % | 70 % |" in text
+    assert "same sign" in next(line for line in text.splitlines() if line.startswith("| Running, AMS"))
+    assert text.count("not run") == 33
+
+
+def test_a_cell_without_a_line_takes_that_of_its_claim():
+    cell = next(cell for cell in TABLES["ams-fig4"].cells if cell.claim == "AMS-5")
+    line = ledger_factory.line("AMS-5", 3.0, low=1.5, high=4.0)
+    assert cells.verdict_of(cell, line).result == "same sign"
+    assert cells.verdict_of(cell, {**line, "low": 0.5}).result == "sign undecided"
+    assert cells.verdict_of(replace(cell, beyond=None), line).result == "information"
+    assert cells.verdict_of(cell, None).result == "not run"
+
+
+@pytest.mark.slow
+def test_the_command_prints_a_table_of_a_run(tmp_path):
+    run = results_factory.make_run(tmp_path, workloads=("streets/interview",), snapshots=False)
+    result = CliRunner().invoke(build_app(), ["report", str(run), "--paper", "ams-table2", "--json"])
+    listed = {cell["claim"]: cell for cell in json.loads(result.stdout)["cells"]}
+    assert listed["Interview, One-Time"]["verdict"] == "same sign"
+    assert listed["Running, AMS"]["verdict"] == "not run"
+    text = CliRunner().invoke(build_app(), ["report", str(run), "--paper", "ams-table2"]).output
+    assert "Interview, One-Time" in text
+    assert NO_RUN not in text
+    wrong = CliRunner().invoke(build_app(), ["report", str(run), "--paper", "ams-table9"])
+    assert isinstance(wrong.exception, RequestError)
+    assert "ams-table2" in str(wrong.exception)
+    assert open_run(run).spec["name"]
