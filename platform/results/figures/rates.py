@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 NOTE = (
     "Sampling rate over time, first device, lowest seed. Ticks below: end of a training phase on the server. Shaded: "
-    "the camera is stationary. Last panels, cumulative: share of streams up to a mean sampling rate, and of changes up to "
-    "a delay, from the buffer that showed the change to the reset of a lengthened interval."
+    "the camera is stationary. Last panels, cumulative: share of streams up to a mean sampling rate, and of changes up "
+    "to a delay, from the buffer that showed the change to the reset of a lengthened interval."
 )
 
 

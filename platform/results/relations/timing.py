@@ -61,7 +61,8 @@ def isolated_latencies(tables: Tables, student: str, height: int, width: int) ->
     parts = tables.run.spec.get("workloads", ())
     sizes = {part.get("alias") or label_of(part["name"]): (part.get("height"), part.get("width")) for part in parts}
     runs = completed_cells(tables)
-    runs = runs[[sizes.get(name) == (height, width) for name in runs["workload"]] & runs["student"].eq(student)]
+    runs = runs[runs["student"].eq(student)]
+    runs = runs[[sizes.get(name) == (height, width) for name in runs["workload"]]]
     frames = tables.frame("frames").merge(runs[["cell", "seed"]], on="cell").dropna(subset=["latency_ms"])
     return value_rows(frames.groupby("seed")["latency_ms"].median()) if len(frames) else no_rows()
 
