@@ -125,7 +125,9 @@ def test_cells_are_recorded_and_written_into_pages(tmp_path):
     tables.run.spec["name"] = "ams-table2"
     measured = cells.measured_of(tables)
     assert {one.claim.sentence for one in measured} == {"Running, No Customization", "Running, AMS"}
-    lines = [ledger._of_verdict(one, SEEDS) | {"experiment": "ams-table2", "size": None} for one in measured]
+    digests = dict.fromkeys(("code_digest", "measure_digest", "spec_digest"))
+    run = {"experiment": "ams-table2", "size": "small", **digests}
+    lines = [ledger._of_verdict(one, SEEDS) | run for one in measured]
     (tmp_path / "docs").mkdir()
     ledger.append(ledger_factory.ledger(tmp_path), lines)
     mark = "<!-- paper ams-table2 -->\n{}<!-- end of paper -->\n"
@@ -133,7 +135,8 @@ def test_cells_are_recorded_and_written_into_pages(tmp_path):
     pages.main(tmp_path / "docs")
     text = Path(tmp_path / "docs/page.md").read_text(encoding="utf-8")
     assert "| Running, AMS | 69.55 % | 70 % |" in text
-    assert "same sign" in next(line for line in text.splitlines() if line.startswith("| Running, AMS"))
+    (row,) = (line for line in text.splitlines() if line.startswith("| Running, AMS"))
+    assert "same sign | ams-table2, small, *stale*" in row
     assert text.count("not run") == 33
 
 

@@ -30,6 +30,7 @@ from pathlib import Path
 from driftlab.errors import DataError
 from driftlab.platform.results.claims import cells
 from driftlab.platform.results.claims.base import (
+    DASH,
     NO_RUN,
     Claim,
     Verdict,
@@ -95,15 +96,27 @@ def fill_tables(text: str, evidence: Evidence) -> str:
 def _paper_table(name: str, evidence: Evidence) -> str:
     """Return a table of a paper with the newest value of each cell and its run."""
     table = cells.table_of(name)
-    newest_of = {line["claim"]: line for line in evidence.lines.values()}
-    lines = [newest_of.get(cell.id) or newest_of.get(cell.claim) for cell in table.cells]
+    lines = [_line_of(cell, evidence) for cell in table.cells]
     verdicts = [cells.verdict_of(cell, line) for cell, line in zip(table.cells, lines, strict=True)]
-    runs = [f"{line['experiment']}, {line['size']}" if line else "" for line in lines]
+    runs = [_run_of(cell, line, evidence) for cell, line in zip(table.cells, lines, strict=True)]
     rows = [(*texts, run) for texts, run in zip(cells.as_rows(verdicts), runs, strict=True)]
     head = [(*cells.COLUMNS, "run"), ("---",) * (len(cells.COLUMNS) + 1)]
     return "\n".join(
         [f"{table.source}: {table.title}.", "", *(f"| {' | '.join(texts)} |" for texts in head + rows), ""]
     )
+
+
+def _line_of(cell: cells.Cell, evidence: Evidence) -> Line | None:
+    """Return the newest line of a cell or of its claim, from the experiment of the table if there is one."""
+    own = [line for line in evidence.lines.values() if line["claim"] in {cell.id, cell.claim}]
+    return next(reversed([line for line in own if line["experiment"] == cell.experiment] or own), None)
+
+
+def _run_of(cell: cells.Cell, line: Line | None, evidence: Evidence) -> str:
+    if line is None:
+        return DASH
+    claim = cell if line["claim"] == cell.id else every_claim()[cell.claim]
+    return f"{line['experiment']}, {line['size']}" + (", *stale*" if stale(line, claim, evidence.digests) else "")
 
 
 def _table(names: str, size: str | None, by: str | None, evidence: Evidence) -> str:

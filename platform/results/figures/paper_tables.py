@@ -15,14 +15,14 @@ def show(view: View) -> FigureContent | None:
     """List the cells of every table that this experiment repeats."""
     name = view.tables.run.spec.get("name")
     own = [table for table in cells.every_table().values() if any(one.experiment == name for one in table.cells)]
-    found = {table: cells.compare(table, view.tables) for table in own}
+    found = [(table, cells.compare(table, view.tables)) for table in own]
     grids = [
         Grid(
             f"{table.source}: {table.title}",
             cells.COLUMNS[1:],
             {name: [GridCell(text) for text in texts] for name, *texts in cells.as_rows(verdicts)},
         )
-        for table, verdicts in found.items()
+        for table, verdicts in found
         if any(verdict.measured for verdict in verdicts)
     ]
     return FigureContent(NOTE, grids=grids) if grids else None

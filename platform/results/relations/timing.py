@@ -62,7 +62,7 @@ def isolated_latencies(tables: Tables, student: str, height: int, width: int) ->
     sizes = {part.get("alias") or label_of(part["name"]): (part.get("height"), part.get("width")) for part in parts}
     runs = completed_cells(tables)
     runs = runs[runs["student"].eq(student)]
-    runs = runs[[sizes.get(name) == (height, width) for name in runs["workload"]]]
+    runs = runs[runs["workload"].map(lambda name: sizes.get(name) == (height, width)).astype(bool)]
     frames = tables.frame("frames").merge(runs[["cell", "seed"]], on="cell").dropna(subset=["latency_ms"])
     return value_rows(frames.groupby("seed")["latency_ms"].median()) if len(frames) else no_rows()
 
