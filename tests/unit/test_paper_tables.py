@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import ledger_factory
 import pytest
+import recorded_factory
 import results_factory
-from claims_factory import SEEDS, WOBBLE, part, run_row, scored
+from claims_factory import SEEDS, WOBBLE, ask_of, part, run_row, scored
 from tables_factory import Made
 from typer.testing import CliRunner
 
@@ -17,8 +19,10 @@ from driftlab.cli.app import build_app
 from driftlab.errors import RequestError
 from driftlab.platform.core.documents import read_yaml
 from driftlab.platform.lab.read import load
+from driftlab.platform.results import isolation
 from driftlab.platform.results.claims import cells, ledger, pages
 from driftlab.platform.results.claims.base import NO_RUN, Verdict
+from driftlab.platform.results.claims.statistics import Measured
 from driftlab.platform.results.tables.read import open_run
 
 TABLES = cells.every_table()
@@ -32,13 +36,14 @@ def street(**scores: float) -> Made:
     return scored(**{system: {"running": score} for system, score in scores.items()})
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_every_cell_names_a_run_that_exists(name):
-    for cell in TABLES[name].cells:
-        load(cell.experiment)
-        experiment, found_size, rest = cell.takes.partition(" with size=")
-        if found_size:
-            load(experiment, overrides=[f"size={rest.partition(',')[0]}"])
+@pytest.mark.slow
+def test_every_cell_names_a_run_that_exists():
+    every = [cell for table in TABLES.values() for cell in table.cells]
+    sizes = {
+        cell.takes.partition(",")[0].partition(" with size=")[::2] for cell in every if " with size=" in cell.takes
+    }
+    for experiment, size in sizes | {(cell.experiment, "") for cell in every}:
+        load(experiment, overrides=[f"size={size}"] if size else [])
 
 
 def test_a_cell_has_the_value_of_its_row_and_column():
@@ -163,3 +168,56 @@ def test_the_command_prints_a_table_of_a_run(tmp_path):
     assert isinstance(wrong.exception, RequestError)
     assert "ams-table2" in str(wrong.exception)
     assert open_run(run).spec["name"]
+
+
+class TestRelations:
+    """Relations of cells on recorded tables, and on tables by hand."""
+
+    def of_recorded(self, name: str, relation: str, *systems: str, **where: Any) -> float:
+        found = ask_of(recorded_factory.tables_of(name), "value", f"cells.{relation}", *systems, **where)
+        assert isinstance(found, Measured)
+        return found.value
+
+    def test_memory_and_switches_of_an_application(self):
+        """Nested networks of 10 to 40 bytes share the largest; six switches up load 100 bytes."""
+        nested, alone = (self.of_recorded("N-2", "memory", kind, app="a") for kind in ("nested", "independent"))
+        assert nested == 40e-6
+        assert alone == 100e-6
+        together = self.of_recorded("N-2", "memory", "nested", app="*")
+        assert together == nested + self.of_recorded("N-2", "memory", "nested", app="b")
+        for direction, upgrade, wanted in (
+            ("loaded", True, 100 / 6),
+            ("dropped", True, 0),
+            ("dropped", False, 100 / 6),
+        ):
+            moved = self.of_recorded("N-2", "moved", "nested", app="a", upgrade=upgrade, direction=direction)
+            assert moved == pytest.approx(wanted * 1e-6)
+        more = self.of_recorded("N-2", "moved", "independent", app="a", upgrade=True, direction="dropped")
+        assert more == pytest.approx(100 / 6 * 1e-6)
+        assert self.of_recorded("N-2", "energy_of_switches", app="a") > 0
+
+    @pytest.mark.parametrize(("layer", "known"), [(-1, True), (-2, True), (-9, False)])
+    def test_layers_are_counted_from_the_last_that_was_pruned(self, layer, known):
+        found = ask_of(recorded_factory.tables_of("N-1"), "value", "cells.pruned", "trr", removed=0.5, layer=layer)
+        assert isinstance(found, Measured) == known
+        assert not known or 0 < found.value <= 100
+
+    def test_frames_that_a_system_improves(self):
+        once, ours = (self.of_recorded("AMS-11", "improved", system) for system in ("one_time", "ams"))
+        both = ask_of(recorded_factory.tables_of("AMS-11"), "difference", "cells.improved", "ams", "one_time")
+        assert 0 < once < ours <= 100
+        assert both.value == pytest.approx(ours - once)
+
+    def test_members_and_exits_of_the_other_papers(self):
+        assert self.of_recorded("E-1", "cost", "tent-small", of="phase_s") > 0
+        minutes = self.of_recorded("E-1", "cost", "elasticdnn", of="phase_s", times=1 / 60)
+        assert minutes == pytest.approx(self.of_recorded("E-1", "cost", "elasticdnn", of="phase_s") / 60)
+        assert self.of_recorded("AS-14", "exits_and_light", "shufflenet", of="accuracy", times=100) > 1
+        first, last = (self.of_recorded("AS-14", "exits_and_light", f"exit-{one}", of="macs") for one in (1, 3))
+        assert first < last
+
+    @pytest.mark.parametrize("name", TABLES)
+    def test_a_run_without_the_data_leaves_every_cell_not_run(self, name):
+        verdicts = cells.compare(TABLES[name], Made(runs=[]))
+        assert {one.result for one in verdicts} == {"not run"}
+        assert all(isolation.FAILED not in str(one.claim.measure(Made(runs=[]))) for one in verdicts)

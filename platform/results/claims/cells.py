@@ -185,6 +185,7 @@ def _cell(table: Part, place: tuple[Part, Part], rows: Sequence[Part], columns: 
         rule="info",
         of=of,
         statistic=claim.statistic if claim else keys.get("statistic", "difference" if less else "value"),
+        not_testable=keys.get("not_testable", ""),
         minimum=claim.minimum if claim else None,
         by_construction=claim.by_construction if claim else keys.get("by_construction", False),
         row=row["name"],

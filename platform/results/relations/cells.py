@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.relations import networks
+from driftlab.platform.results.relations import domains, networks, paths
 from driftlab.platform.results.relations.base import Kinds, column_of, first_of, no_rows, rows_with
 from driftlab.platform.results.relations.scores import frames_better
 from driftlab.platform.results.tables.read import Tables
@@ -25,9 +25,7 @@ def column(
     A workload's family does not count: `interview` is streets/interview and city/interview.
     """
     rows, name = tables.once(rows_with, of), column_of(of)[1]
-    rows = rows[
-        [any(fnmatch(one.rpartition("/")[2], pattern) for pattern in workloads) for one in rows["workload"]]
-    ].dropna(subset=[name])
+    rows = _on(rows, workloads).dropna(subset=[name])
     names = [first_of(tables, system) for system in systems]
     return _by_seed([times * rows[rows["system"] == one].groupby(["workload", "seed"])[name].mean() for one in names])
 
@@ -46,6 +44,8 @@ def memory(tables: Tables, *kinds: str, app: str) -> pd.DataFrame:
 def moved(tables: Tables, *kinds: str, app: str, upgrade: bool, direction: str) -> pd.DataFrame:
     """List the mean megabytes that switches between an application's networks load or drop."""
     found = networks.switches_by_kind(tables)
+    if found.empty:
+        return no_rows()
     found = found[(found["after"] > found["before"]) == upgrade]
     sides = [found[found["kind"] == kind].groupby(networks.APP)[direction].mean() / MB for kind in kinds]
     return _by_seed([_of_app(side, app) for side in sides])
@@ -70,6 +70,27 @@ def energy_of_switches(tables: Tables, *, app: str) -> pd.DataFrame:
     """List the joules that nesting saves in a thousand random switches of an application."""
     rows = networks.energy_of_switches(tables)
     return _by_seed([_of_app(rows["ours"] - rows["theirs"], app)]) if len(rows) else rows
+
+
+def cost(tables: Tables, *systems: str, of: str, times: float = 1.0, workloads: Sequence[str] = ("*",)) -> pd.DataFrame:
+    """List a cost of adapting to a domain (a column of `domains.costs`) of one or two systems, times a factor."""
+    rows = tables.once(domains.costs).dropna(subset=[of])
+    rows = _on(rows, workloads)
+    return _by_seed([times * rows[rows["system"] == one].groupby(["workload", "seed"])[of].mean() for one in systems])
+
+
+def exits_and_light(tables: Tables, *names: str, of: str, times: float = 1.0) -> pd.DataFrame:
+    """List a column of the table `variants` of one or two networks: `exit-1` and so on, or a light network's name."""
+    exits, light = paths.whole_paths(tables), paths.light_networks(tables)
+    exits = exits.assign(network=[f"exit-{number}" for number in exits["exit"]])
+    sides = [rows[rows["network"] == one] for one in names for rows in (exits if one.startswith("exit-") else light,)]
+    return _by_seed([times * side.groupby(["app", "seed"])[of].mean() for side in sides])
+
+
+def _on(rows: pd.DataFrame, workloads: Sequence[str]) -> pd.DataFrame:
+    """Select the rows on workloads that match a pattern; the family of a workload does not count."""
+    names = {name: name.rpartition("/")[2] for name in rows["workload"].unique()}
+    return rows[rows["workload"].isin([one for one in names if any(fnmatch(names[one], each) for each in workloads)])]
 
 
 def _megabytes(tables: Tables, kind: str) -> pd.Series:
