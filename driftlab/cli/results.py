@@ -111,7 +111,7 @@ def claims(
         print_table((base.NO_RUN, "why"), base.untestable_by_reason(never).items())
         print_note(", ".join(f"{count} {word}" for word, count in base.count_results(verdicts).items()))
     if record:
-        verdicts += cells.measured_of(Tables(opened))
+        verdicts += [one for _, found in cells.compared_with(Tables(opened)) for one in found]
         added = ledger.append(ledger.LEDGER, ledger.lines_of(opened, verdicts, ledger.Digests()))
         print_note(f"Added {added} lines to {ledger.LEDGER}")
 

@@ -200,7 +200,7 @@ def _passes(adaptation: Adaptation, phase: Phase, frames: int) -> float:
 
 
 def _building_s(missing: Sequence[FamilyRecipe]) -> float:
-    """Estimate the time to build families, and each network that is not cached and that they begin from once."""
+    """Estimate the time to build families, and once each network from which they begin."""
     alone = {replace(recipe, scaling=Member("scaling", "fixed")) for recipe in missing}
     networks = [recipe.network for recipe in alone if not is_kept(recipe)]
     pixels = sum(one.steps * one.batch * one.height * one.width for one in networks)
@@ -213,6 +213,6 @@ def _family_s(recipe: FamilyRecipe) -> float:
     if not member.needs_data:
         return 0.0
     units = parameters_of(type(member))
-    epochs = sum(getattr(member, name) for name, one in units.items() if one.unit == "epochs")
+    epochs: int = sum(getattr(member, name) for name, one in units.items() if one.unit == "epochs")
     sizes = len(getattr(member, "keep_ratios", (1.0,)))
     return FAMILY_S + WIDTH * sizes * epochs * EPOCH_FRAMES * network.height * network.width * STEP_PX_S

@@ -1,4 +1,4 @@
-"""The server's GPUs: rounds run in order of arrival or in short turns, or under a scheduling member by expected gain.
+"""The server's GPUs: rounds run by arrival, in short turns, or under a scheduling member by gain.
 
 The first round of an application gets a fair share, since no gain is measured yet. A later round is expected to take
 as long as the previous one, and to gain as much in proportion to the time since that one ended; the deviation of the

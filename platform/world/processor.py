@@ -88,7 +88,7 @@ def first_come(count: int) -> Policy:
 
 
 def round_robin(count: int) -> Policy:
-    """Return a policy of short turns: every task gets the same share of `count` processors, and one at most."""
+    """Return a policy of short turns: all tasks get equal shares of `count` processors, at most one each."""
 
     def shares(processor: Processor, reason: str) -> Mapping[str, Share]:
         return dict.fromkeys(processor.tasks, min(1.0, count / max(1, len(processor.tasks))))

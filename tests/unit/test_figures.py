@@ -34,13 +34,13 @@ from driftlab.platform.results.relations.traffic import sweeps
 
 EVERY_RUN = {"accuracy", "gains", "traffic"}
 SHOWN = {
-    "ams-table1": {"per_workload", "rates", "paper_tables"},
+    "ams-table1": {"per_workload", "rates"},
     "ams-table2": {"per_workload", "rates"},
-    "ams-table3": {"per_workload", "rates", "strategies", "paper_tables"},
-    "ams-fig4": {"per_workload", "rates", "frontier", "paper_tables"},
+    "ams-table3": {"per_workload", "rates", "strategies"},
+    "ams-fig4": {"per_workload", "rates", "frontier"},
     "ams-bytes": {"per_workload", "rates"},
     "ams-fig5": {"per_workload", "rates"},
-    "ams-clients": {"rates", "clients", "paper_tables"},
+    "ams-clients": {"rates", "clients"},
     "ams-horizon": {"per_workload", "rates", "training_horizon"},
     "ams-rates": {"per_workload", "rates"},
     "quick": set(),

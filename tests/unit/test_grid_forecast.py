@@ -111,7 +111,7 @@ def test_the_whole_is_the_sum_of_the_cells(monkeypatch, tmp_path):
 
 
 def test_a_network_is_trained_once_for_all_of_its_families(monkeypatch, tmp_path):
-    """Twelve families by three rankings and four layers begin from one network; without epochs each takes little."""
+    """Three families of each application begin from one network, and train no epoch."""
     monkeypatch.setenv(artifacts.FOLDER_VARIABLE, str(tmp_path))
     experiment = load("nestdnn-fig3", choice=Choice(("trr-0", "trr-1", "l1-0")))
     recipes = list(forecasts.recipes_of(experiment).values())

@@ -1,4 +1,4 @@
-"""Tables of papers: cells hold the paper's values, and a sign is the same, opposite, undecided or not compared."""
+"""Tables of papers: values of cells, and signs that are the same, opposite, undecided or not compared."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_cell_has_the_value_of_its_row_and_column():
 
 
 def test_a_sign_is_that_of_the_difference_from_the_reference():
-    """The paper's One-Time gains on Running; without a gain the sign is undecided, with a loss it is opposite."""
+    """One-Time gains on Running in the paper; without a gain the sign is undecided."""
     words = {}
     for score in (0.65, 0.5, 0.45):
         tables = street(no_custom=0.5, one_time=score)
@@ -83,7 +83,7 @@ def test_a_cell_of_another_street_or_method_is_not_run_and_names_the_run():
     assert row[4] == cell.note
 
 
-def test_data_sets_are_told_apart_by_the_names_of_their_films():
+def test_data_sets_are_distinguished_by_the_names_of_their_videos():
     rows = [run_row("ams", seed, name, 0.5 + WOBBLE[seed]) for seed in SEEDS for name in ("a2d2-drive", "running")]
     rows += [run_row("ams", seed, "lvs-jogging", 0.9 + WOBBLE[seed]) for seed in SEEDS]
     measured = found("ams-table1", Made(runs=rows))
@@ -128,14 +128,15 @@ def test_every_value_of_a_paper_is_a_cell():
 def test_cells_are_recorded_and_written_into_pages(tmp_path):
     tables = street(no_custom=0.5, ams=0.7)
     tables.run.spec["name"] = "ams-table2"
-    measured = cells.measured_of(tables)
+    ((_, found_cells),) = cells.compared_with(tables)
+    measured = [one for one in found_cells if one.measured]
     assert {one.claim.sentence for one in measured} == {"Running, No Customization", "Running, AMS"}
     digests = dict.fromkeys(("code_digest", "measure_digest", "spec_digest"))
     run = {"experiment": "ams-table2", "size": "small", **digests}
     lines = [ledger._of_verdict(one, SEEDS) | run for one in measured]
     (tmp_path / "docs").mkdir()
     ledger.append(ledger_factory.ledger(tmp_path), lines)
-    mark = "<!-- paper ams-table2 -->\n{}<!-- end of paper -->\n"
+    mark = "<!-- paper Table ams-table2 -->\n{}<!-- end of paper -->\n"
     (tmp_path / "docs/page.md").write_text(mark.format(""), encoding="utf-8")
     pages.main(tmp_path / "docs")
     text = Path(tmp_path / "docs/page.md").read_text(encoding="utf-8")

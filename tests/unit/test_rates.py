@@ -187,7 +187,7 @@ class TestParameters:
         assert member._sampling_control(member.control) == SamplingControl("linear")
         assert member._training_control() == TrainingControl(max_stretch=math.inf, window=1, period_s=10.0)
 
-    def test_the_last_rate_answers_a_change_at_once_and_a_mean_of_five_does_not(self):
+    def test_the_last_rate_responds_to_a_change_sooner_than_a_mean_of_five(self):
         """A scene is still for fifty rounds and then changes: φ rises from 0 to 0.8."""
         waited = {}
         for window in (1, 5):

@@ -69,7 +69,7 @@ class TestSharedServer:
         assert not session.of("run_trials")
 
     def test_rounds_in_turns_end_together_where_by_arrival_the_second_waits(self):
-        """Two equal rounds begin at once: by arrival the first ends in half of the time that both take in turns."""
+        """Two equal rounds begin at once; in turns both take twice the time of one."""
         ends = {}
         for order in ("arrival", "round_robin"):
             _, loop = run(ScriptedStreaming(uploads(5.0)), devices=2, server_order=order)

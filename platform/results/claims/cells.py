@@ -1,4 +1,4 @@
-"""Tables and numeric figures of the papers, cell by cell: a cell is a claim about a value and its sign.
+"""Tables and numeric figures of the papers: a cell is a claim about a value and its sign.
 
 The cells are data: `papers/PAPER.yaml` holds a list of tables with columns and rows. A row gives the paper's value for
 each column (null: the paper has none) and the relation that measures it, or a claim that does (`claims`: one for each
@@ -41,7 +41,7 @@ Line = Mapping[str, Any]  # of the ledger
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell(Claim):
+class PaperCell(Claim):
     """A value of a paper's table."""
 
     row: str
@@ -78,7 +78,7 @@ class PaperTable:
     id: str
     title: str
     source: str
-    cells: tuple[Cell, ...]
+    cells: tuple[PaperCell, ...]
 
 
 @cache
@@ -103,22 +103,22 @@ def compare(table: PaperTable, tables: Tables) -> list[Verdict]:
     return [_compare(cell, tables) for cell in table.cells]
 
 
-def measured_of(tables: Tables) -> list[Verdict]:
-    """Return the cells that a run measures of the tables that its experiment is for."""
+def compared_with(tables: Tables) -> list[tuple[PaperTable, list[Verdict]]]:
+    """Compare every table that the experiment of a run is for."""
     name = tables.run.spec.get("name")
     own = [table for table in every_table().values() if any(cell.experiment == name for cell in table.cells)]
-    return [verdict for table in own for verdict in compare(table, tables) if verdict.measured]
+    return [(table, compare(table, tables)) for table in own]
 
 
-def _compare(cell: Cell, tables: Tables) -> Verdict:
+def _compare(cell: PaperCell, tables: Tables) -> Verdict:
     found = measure_claim(cell, tables)
     if isinstance(found, Untestable):
         return Verdict(cell, "not run", None, cell.takes)
     return Verdict(cell, cell.sign_of(found, tables), found, found.note)
 
 
-def verdict_of(cell: Cell, line: Line | None) -> Verdict:
-    """Return the result of a cell by its line in the ledger, or by that of its claim; "not run" without a line."""
+def verdict_of(cell: PaperCell, line: Line | None) -> Verdict:
+    """Return the result of a cell by its line in the ledger, or by that of its claim."""
     if line is None:
         return Verdict(cell, "not run", None, cell.takes)
     found = Measured(line["value"], line["low"], line["high"], line["n"], line["note"])
@@ -158,7 +158,7 @@ def _named(part: str | Part) -> Part:
     return {"name": part} if isinstance(part, str) else part
 
 
-def _cell(table: Part, place: tuple[Part, Part], rows: Sequence[Part], columns: Sequence[Part]) -> Cell:
+def _cell(table: Part, place: tuple[Part, Part], rows: Sequence[Part], columns: Sequence[Part]) -> PaperCell:
     """Make a cell of its row and its column (`place`)."""
     row, column = place
     keys = {**table, **column, **row}
@@ -175,7 +175,7 @@ def _cell(table: Part, place: tuple[Part, Part], rows: Sequence[Part], columns: 
         other_index, other = _other(keys["against"], place, rows, columns)
         beyond = other[0]["paper"][other_index]
         against = {**of, "systems": [*of["systems"], _system(*other)]}
-    return Cell(
+    return PaperCell(
         id=f"{table['id']}: {row['name']}, {column['name']}",
         experiment=keys["experiment"],
         source=table["source"],

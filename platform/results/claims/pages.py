@@ -7,8 +7,8 @@ The ledger is `evidence/ledger.jsonl` next to the pages' folder. A page has a pl
 `<!-- claims AMS DELTA-1 -->` lists claims or prefixes of their identifiers, and `<!-- end of claims -->` ends the
 table. The value of a claim comes from the experiment that tests it.
 
-The mark `<!-- paper ams-table1 -->` begins a table of a paper, and `<!-- end of paper -->` ends it. Each cell has the
-value of its newest line, with the run that measured it.
+The mark `<!-- paper Table ams-table1 -->` begins a table of a paper, and `<!-- end of paper -->` ends it. Each cell has
+the value of its newest line, with the run that measured it.
 
 The column "evidence" names the score that a claim reads: the score of the papers, where late predictions count
 as if they were in time, or the live score.
@@ -48,7 +48,7 @@ from driftlab.platform.results.relations.base import Untestable
 PLACE = re.compile(
     r"(<!-- claims ([\w -]+?)(?: of size ([\w-]+)| by ([\w.-]+))? -->\n).*?(<!-- end of claims -->)", re.DOTALL
 )
-PAPER_PLACE = re.compile(r"(<!-- paper ([\w-]+) -->\n).*?(<!-- end of paper -->)", re.DOTALL)
+PAPER_PLACE = re.compile(r"(<!-- paper Table ([\w-]+) -->\n).*?(<!-- end of paper -->)", re.DOTALL)
 HEAD = "| claim | paper | ours | 95 % interval | evidence | verdict | run |\n|---|---|---|---|---|---|---|"
 
 
@@ -106,13 +106,13 @@ def _paper_table(name: str, evidence: Evidence) -> str:
     )
 
 
-def _line_of(cell: cells.Cell, evidence: Evidence) -> Line | None:
+def _line_of(cell: cells.PaperCell, evidence: Evidence) -> Line | None:
     """Return the newest line of a cell or of its claim, from the experiment of the table if there is one."""
     own = [line for line in evidence.lines.values() if line["claim"] in {cell.id, cell.claim}]
     return next(reversed([line for line in own if line["experiment"] == cell.experiment] or own), None)
 
 
-def _run_of(cell: cells.Cell, line: Line | None, evidence: Evidence) -> str:
+def _run_of(cell: cells.PaperCell, line: Line | None, evidence: Evidence) -> str:
     if line is None:
         return DASH
     claim = cell if line["claim"] == cell.id else every_claim()[cell.claim]

@@ -36,8 +36,10 @@ def show(view: View) -> FigureContent | None:
     ]
     spread = Panel("mean rate of a stream", partial(_draw_spread, sent=sent, styles=styles))
     delays = resets(view.tables)
-    answers = [Panel("delay of the reset", partial(_draw_delays, delays=delays, styles=styles))] if len(delays) else []
-    return FigureContent(NOTE, [*panels, spread, *answers], legend=styles)
+    resetting = (
+        [Panel("delay of the reset", partial(_draw_delays, delays=delays, styles=styles))] if len(delays) else []
+    )
+    return FigureContent(NOTE, [*panels, spread, *resetting], legend=styles)
 
 
 def _one_stream(sent: pd.DataFrame) -> pd.DataFrame:

@@ -32,7 +32,6 @@ ORDER = (  # a figure that is not named here comes first
     "pareto",
     "traffic",
     "tuned",
-    "paper_tables",
 )
 
 

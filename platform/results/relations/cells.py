@@ -52,7 +52,7 @@ def moved(tables: Tables, *kinds: str, app: str, upgrade: bool, direction: str) 
 
 
 def pruned(tables: Tables, *rankings: str, removed: float, layer: int = -1) -> pd.DataFrame:
-    """List the percentage of right answers of networks with a share of one layer's filters removed, by ranking.
+    """List the accuracy in percent of networks with a share of one layer's filters removed, by ranking.
 
     Layers count from the last one that the run pruned (-1).
     """
@@ -73,14 +73,14 @@ def energy_of_switches(tables: Tables, *, app: str) -> pd.DataFrame:
 
 
 def cost(tables: Tables, *systems: str, of: str, times: float = 1.0, workloads: Sequence[str] = ("*",)) -> pd.DataFrame:
-    """List a cost of adapting to a domain (a column of `domains.costs`) of one or two systems, times a factor."""
+    """List a column of `domains.costs` of one or two systems, multiplied by `times`."""
     rows = tables.once(domains.costs).dropna(subset=[of])
     rows = _on(rows, workloads)
     return _by_seed([times * rows[rows["system"] == one].groupby(["workload", "seed"])[of].mean() for one in systems])
 
 
 def exits_and_light(tables: Tables, *names: str, of: str, times: float = 1.0) -> pd.DataFrame:
-    """List a column of the table `variants` of one or two networks: `exit-1` and so on, or a light network's name."""
+    """List a column of `variants` of one or two networks: an exit, as `exit-1`, or a light network."""
     exits, light = paths.whole_paths(tables), paths.light_networks(tables)
     exits = exits.assign(network=[f"exit-{number}" for number in exits["exit"]])
     sides = [rows[rows["network"] == one] for one in names for rows in (exits if one.startswith("exit-") else light,)]

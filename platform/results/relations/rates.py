@@ -141,7 +141,7 @@ def slow_from(tables: Tables) -> pd.DataFrame:
 
 
 def labels_of_control(tables: Tables) -> pd.DataFrame:
-    """List the samples that AMS labels, and those of the highest rate in the same time, by seed and stream."""
+    """List the samples that AMS labels, and those of the highest rate in the same time."""
     adaptive = {name: one for name, one in members(tables, "streaming", "ams").items() if one["control"] != "fixed"}
     sent = tables.once(uploads)
     sent = sent[sent["system"] == next(iter(adaptive), "")]

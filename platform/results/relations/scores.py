@@ -79,7 +79,8 @@ def gains_by_street(
     sides = [gains[[name in chosen for name in names]].groupby("seed").mean() for chosen in (first, second)]
     if any(side.empty for side in sides):
         return no_rows(f"needs '{ours}' and '{theirs}' on {first[0]} and {second[0]}, with truth")
-    return pair_rows(*sides, f"{sides[0].mean():+.3f} and {sides[1].mean():+.3f}".replace("-", "\u2212")).dropna()
+    note = f"{sides[0].mean():+.3f} and {sides[1].mean():+.3f}".replace("-", "\u2212")
+    return pair_rows(sides[0], sides[1], note).dropna()
 
 
 def gains_over_baselines(tables: Tables, ours: str, score: str = PAPER_SCORE) -> pd.DataFrame:

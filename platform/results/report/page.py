@@ -22,6 +22,7 @@ from driftlab.platform.results.isolation import attempt
 from driftlab.platform.results.relations.failures import member_failures
 from driftlab.platform.results.relations.searches import FAILED, SearchResults, is_search
 from driftlab.platform.results.relations.tuned import unequal_budgets
+from driftlab.platform.results.report import paper_tables
 from driftlab.platform.results.report.snapshots import Strip, strips
 from driftlab.platform.results.report.summary.base import BOUNDS, DASH
 from driftlab.platform.results.report.summary.table import Summary, summarise
@@ -88,6 +89,8 @@ def compose(run: Run) -> Page:
     faults = claims.uncomputed(verdicts)
     snapshots, frames, styles = tables.frame("snapshots"), tables.frame("frames"), view.styles
     sections = _sections(view, FIGURES, faults)
+    if grids := attempt("The tables of papers", lambda: paper_tables.grids_of(tables), faults):
+        sections.append(Section(title=paper_tables.TITLE, note=paper_tables.NOTE, legend={}, pictures=[], grids=grids))
     video = attempt("The video", lambda: make_video(runs, snapshots, frames, styles), faults)
     pictures = attempt("The pictures", lambda: strips(runs, snapshots, frames, styles, _video_workloads(run)), faults)
     failures = [one.text for one in member_failures(tables)]
