@@ -62,7 +62,7 @@ class VideoStream:
         self._container = self._open()
         self._labels = _find_labels(self._path)
         self._classes = _read_classes(self._path)
-        self._length_s = duration_s or self._index.length_s
+        self._length_s = min(duration_s or self._index.length_s, self._index.length_s)
         self._image(0)  # raises for a file that cannot be decoded, before a run starts
 
     def __reduce__(self) -> tuple[type[VideoStream], tuple[str, tuple[int, int], float, float]]:
@@ -98,7 +98,7 @@ class VideoStream:
         return ()
 
     def at(self, times_s: Times | Sequence[float]) -> Frames:
-        """Read the frames at these times; the last frame repeats after the end of the file."""
+        """Read the frames at these times."""
         times = np.asarray(times_s, np.float64)
         numbers = [self._number_at(float(time_s)) for time_s in times]
         images = np.empty((len(times), *self.size, 3), np.uint8)
@@ -113,7 +113,7 @@ class VideoStream:
 
     def check(self) -> None:
         """Read all label maps, which is fast, then all frames; raise DataError at an unusable one."""
-        times = frame_times(self, 0, min(self.duration_s, self._index.length_s))
+        times = frame_times(self, 0, self.duration_s)
         numbers = sorted({self._number_at(float(time_s)) for time_s in times})
         if self._labels is not None:
             for number in numbers:

@@ -251,6 +251,23 @@ def _network(name: str, one: ZooEntry) -> Entry:
     return Entry("networks", name, _network_line(one), rows)
 
 
+def _any_network(name: str) -> Entry:
+    """Describe a network of the zoo, or one from outside with the methods that apply to it."""
+    from driftlab.platform.core.plugins import is_outside, make_absolute
+    from driftlab.platform.networks import named
+
+    entry = named.find(make_absolute(name))
+    if not is_outside(name):
+        return _network(name, entry)
+    from driftlab.platform.lab.own_networks import applicability, examine
+    from driftlab.platform.networks.training.artifacts import Recipe
+
+    recipe = Recipe(make_absolute(name), steps=0)
+    facts = dict(examine(recipe)) | {one.method: one.reason or "applies" for one in applicability(recipe)}
+    rows = tuple({"field": field, "value": value} for field, value in facts.items())
+    return Entry("networks", name, _network_line(entry), rows)
+
+
 def _experiments() -> dict[str, str]:
     from driftlab.platform.lab import read
 
@@ -342,7 +359,7 @@ KINDS: Mapping[str, Kind] = {
     "devices": _table("hardware", "platform.world.hardware:HARDWARE", _device_line, _values("devices")),
     "links": _table("link", "platform.world.link:LINKS", _link_line, _values("links")),
     "loads": Kind(_lines("platform.world.load:LOADS", _load_line), _load),
-    "networks": _table("network", "platform.networks.zoo:ZOO", _network_line, _network),
+    "networks": Kind(_lines("platform.networks.zoo:ZOO", _network_line), _any_network),
     "experiments": Kind(_experiments, _experiment),
     "spaces": Kind(_spaces, _space),
     "claims": Kind(_claims, _claim),

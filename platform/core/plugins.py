@@ -63,15 +63,26 @@ def load_class(family: str, name: str, base: type[Any], adopt: Callable[[type[An
 
 def find_class(kind: str, name: str) -> type[Any]:
     """Import a class from outside as it is; messages name its kind."""
+    found: type[Any] = _find(kind, name, "class", "MyMember", inspect.isclass)
+    return found
+
+
+def find_factory(kind: str, name: str) -> Callable[..., Any]:
+    """Import a function or class from outside as it is; messages name its kind."""
+    found: Callable[..., Any] = _find(kind, name, "function", "make", callable)
+    return found
+
+
+def _find(kind: str, name: str, noun: str, example: str, fits: Callable[[Any], bool]) -> Any:
     given = make_absolute(name)
     place, colon, attribute = given.rpartition(":")
     if not colon:
-        raise RequestError(f"{kind} '{given}': name the class in it too, such as {given}:MyMember.")
+        raise RequestError(f"{kind} '{given}': name the {noun} in it too, such as {given}:{example}.")
     module = _imported(kind, given, place)
-    found: dict[str, type[Any]] = {key: value for key, value in vars(module).items() if inspect.isclass(value)}
+    found = {key: value for key, value in vars(module).items() if fits(value)}
     if attribute not in found:
         mine = [key for key, value in found.items() if value.__module__ == module.__name__]
-        raise RequestError(f"{kind} '{given}': {unknown_name('class', attribute, mine)}")
+        raise RequestError(f"{kind} '{given}': {unknown_name(noun, attribute, mine)}")
     return found[attribute]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -20,6 +21,7 @@ from pydantic import (
 )
 
 from driftlab.datasets.catalogue import label_of
+from driftlab.platform.core.plugins import make_absolute
 from driftlab.platform.core.registry import FAMILIES
 
 MAX_PARTS, MAX_SEEDS = 1000, 10_000
@@ -30,6 +32,7 @@ Steps = Annotated[int, Field(ge=0, le=10_000_000)]
 BatchSize = Annotated[int, Field(ge=1, le=4096)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
+Network = Annotated[str, AfterValidator(make_absolute)]  # of the zoo, of a library, or FILE.py:make
 Scalar = str | int | float | bool | None
 
 
@@ -63,6 +66,16 @@ class StrictPart(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants")
 
 
+class _GrownPart(StrictPart):
+    """A part with later fields, written only if they are set, so that specs of other runs stay."""
+
+    later: ClassVar[tuple[str, ...]]
+
+    @model_serializer(mode="wrap")
+    def _leave_out_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in write(self).items() if key not in self.later or value}
+
+
 class SystemPart(StrictPart):
     """A system: a row of the table, or one that starts from a row, with all four slots."""
 
@@ -87,14 +100,17 @@ class MeasuredPart(StrictPart):
     only: dict[str, Any] = {}  # its columns -> the value that a row must have
 
 
-class AppPart(StrictPart):
+class AppPart(_GrownPart):
     """One of several applications on a device; missing values come from the workload and the experiment."""
+
+    later = ("pretrain_steps",)
 
     name: Name
     workload: str | None = None  # another stream than the workload's own
     params: dict[str, Any] = {}
-    network: str | None = None
+    network: Network | None = None
     pretrain_seed: Seed | None = None
+    pretrain_steps: Annotated[Steps, Field(ge=1)] | None = None
     variants: str | MeasuredPart | None = None  # measured networks
     accuracy_goal: Annotated[float, Field(ge=0, le=1)] | None = None
     latency_goal_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # 0: every prediction is late
@@ -102,8 +118,10 @@ class AppPart(StrictPart):
     priority: Positive = 1.0
 
 
-class WorkloadPart(StrictPart):
+class WorkloadPart(_GrownPart):
     """A stream and how it is read, or several: one for each application."""
+
+    later = ("scored",)
 
     name: str
     duration_s: Positive | None = 60.0  # none: as long as the file is
@@ -111,6 +129,7 @@ class WorkloadPart(StrictPart):
     height: Annotated[int, Field(ge=16, le=4096)] = 64
     width: Annotated[int, Field(ge=16, le=4096)] = 96
     params: dict[str, Any] = {}
+    scored: Annotated[tuple[str, ...], Field(strict=False)] = ()  # names of the classes that count; none: all
     apps: Annotated[
         tuple[AppPart, ...], Field(max_length=100, strict=False)
     ] = ()  # none: one, which does the student's task
@@ -156,12 +175,12 @@ class StudentPart(StrictPart):
     Missing values come from the zoo entry of a published network, else from the defaults below.
     """
 
-    network: str = "tiny"
+    network: Network = "tiny"
     pretrain_steps: Steps = 2500  # 35 s: mediocre on streets it has never seen
     pretrain_learning_rate: Positive = 0.006
     pretrain_batch: BatchSize = 4
     pretrain_seed: Seed = 0  # of weights and pre-training data of the network and its family
-    weights: str | None = None  # a safetensors file to begin from; without steps said, none follow
+    weights: str | None = None  # a file to begin from; without steps said, none follow
     pretrain_set: str | None = None  # a labelled set that the network learns first, as `set:signs/ri100`
     pretrain_set_steps: Steps = 4000
     per_seed: bool = False  # whether each seed of the run builds separate networks
@@ -182,31 +201,31 @@ class ServerPart(StrictPart):
     step_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
-class TeacherPart(StrictPart):
+class TeacherPart(_GrownPart):
     """The teacher: the labels of the samples, and their cost."""
 
+    later = ("weights",)
+
     kind: Literal["oracle", "network"] = "oracle"
-    network: str = "teacher"
-    pretrain_steps: Annotated[Steps, Field(ge=1)] = 1000  # a minute
+    network: Network = "teacher"
+    pretrain_steps: Steps = 1000  # a minute
     pretrain_learning_rate: Positive = 0.002
     pretrain_batch: BatchSize = 4
     pretrain_seed: Seed = 0
+    weights: str | None = None  # as of the student
     border_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
     label_jitter_px: Annotated[float, Field(ge=0, le=16)] = 0.0  # movement of outlines, per frame
 
 
-class ComputePart(StrictPart):
+class ComputePart(_GrownPart):
     """Torch device, precision and GPU share per actor; tables of CPU and GPU runs may differ."""
+
+    later = ("portable",)
 
     torch_device: str = "cpu"
     precision: Literal["float32", "bfloat16"] = "float32"  # of forward passes while networks are pre-trained
     gpus_per_actor: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # under Ray; one process shares nothing
     portable: bool = False  # the same bytes on every x86-64 processor with AVX2
-
-    @model_serializer(mode="wrap")
-    def _leave_out_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write `portable` only if it is true: specs and seals of other runs stay as they were."""
-        return {key: value for key, value in write(self).items() if key != "portable" or value}
 
 
 class BudgetPart(StrictPart):

@@ -12,7 +12,7 @@ from driftlab.errors import RequestError
 from driftlab.platform.core.registry import FAMILIES
 from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.read import Experiment, parse
-from driftlab.platform.networks.zoo import task_of
+from driftlab.platform.networks.named import task_of
 from driftlab.platform.sim.setting import Cell
 
 MAX_PIXELS = 1024 * 1024  # of a frame

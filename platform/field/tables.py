@@ -13,6 +13,7 @@ from driftlab.platform.core.records import Applied
 from driftlab.platform.field.lab import write_lab
 from driftlab.platform.field.sending import Traffic
 from driftlab.platform.lab import paths
+from driftlab.platform.lab.cells import agreement_of
 from driftlab.platform.lab.plan import origins_of
 from driftlab.platform.lab.seal import provenance
 from driftlab.platform.results.tables.recorder import Recorder
@@ -58,6 +59,7 @@ def write_run(agent: Agent, directory: Path) -> None:
     up, down = agent.traffic.client.counted.both
     facts: dict[str, Any] = {
         **provenance(),
+        **agreement_of(agent.cell.experiment),
         "times": PROFILED if agent.cell.runner.learns_on_stream else MEASURED,
         "energy": energy_of(agent),
         "field": {"server": agent.ticket.server, "session": agent.ticket.id, "missing": agent.missing},

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from driftlab.datasets.catalogue import find_workload, folder_digest_of
+from driftlab.platform.core import plugins
 from driftlab.platform.core.registry import Member, builder_of
 from driftlab.platform.lab.cells import has_own_classes, measured_of, open_workload, systems_of
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.tuned import tuned_by
-from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe, SourceSummaryRecipe, digest_of
-from driftlab.platform.networks.zoo import task_of
+from driftlab.platform.networks.named import task_of
+from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe, SourceSummaryRecipe
+from driftlab.platform.networks.training.weight_files import digest_of
 from driftlab.platform.sim.session import Backend, Job, NodeId, Session
 from driftlab.platform.sim.setting import AppNetworks, BuiltNetwork, TeacherSpec, TrainingSite, WorkloadSetup, setup_key
 from driftlab.platform.world import hardware
@@ -97,15 +99,16 @@ def _recipes(asked: BuildCondition, app: AppPart) -> list[FamilyRecipe]:
                 seed=part.pretrain_seed,
                 content=folder_digest_of(seen.name),
                 lessons=tuple(sorted(find_workload(seen.name).pretraining_streams.items())),
-                fresh_head=has_own_classes(seen, stream),
-                start=(start := getattr(part, "weights", None) or ""),
-                start_digest=digest_of(start) if start else "",
+                fresh_head=has_own_classes(seen, stream) and not (part.weights and not part.pretrain_steps),
+                start=part.weights or "",
+                start_digest=digest_of(part.weights) if part.weights else "",
                 elsewhere=(pretrain_set := getattr(part, "pretrain_set", None) or ""),
                 elsewhere_steps=part.pretrain_set_steps if isinstance(part, StudentPart) and pretrain_set else 0,
                 elsewhere_content=folder_digest_of(pretrain_set),
                 device=experiment.compute.torch_device,
                 precision=experiment.compute.precision,
                 portable=experiment.compute.portable,
+                code=plugins.code_digest(part.network) or "",
             ),
             builder_of(member),
         )
@@ -157,7 +160,7 @@ def _named(recipe: FamilyRecipe, count: int | None = None) -> str:
     """Name a network and its size; `count` is the number of networks in its family, if known."""
     network, many = recipe.network, "" if count is None else f"{count} "
     family = f", {many}by {recipe.scaling}" if recipe.scaling.make().needs_data else ""
-    return f"{network.network} {network.height}x{network.width}{family}"
+    return f"{plugins.drop_folder(network.network)} {network.height}x{network.width}{family}"
 
 
 def _setup(
@@ -210,6 +213,8 @@ def _app_setup(
             network=experiment.teacher.network,
             task=task_of(student.name).name,
             classes=classes,
+            height=recipes[0].network.height,
+            width=recipes[0].network.width,
             border_noise=experiment.teacher.border_noise,
             label_jitter_px=experiment.teacher.label_jitter_px,
             torch_device=experiment.compute.torch_device,

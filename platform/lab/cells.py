@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from driftlab.datasets.catalogue import find_workload, open_stream
 from driftlab.datasets.frames import FileStream, Stream
 from driftlab.errors import RequestError, quoted, unknown_name
+from driftlab.platform.core.plugins import drop_folder
 from driftlab.platform.core.records import Variant
 from driftlab.platform.core.registry import FAMILIES, Member
 from driftlab.platform.core.seeding import rng_for, seed_for
@@ -131,9 +132,18 @@ def app_specs_of(experiment: Experiment, workload: WorkloadPart) -> tuple[AppSpe
                 part.name, workload.fps, part.accuracy_goal, part.latency_goal_s, part.priority, part.energy_goal_j
             ),
             stream_of(workload.seen_by(part)),
+            scored_of(workload, open_workload(workload.seen_by(part))) if workload.scored else (),
         )
         for part in experiment.apps_of(workload)
     )
+
+
+def scored_of(workload: WorkloadPart, stream: Stream) -> tuple[int, ...]:
+    """Return the numbers of the classes that count; RequestError for a name that the stream does not have."""
+    for name in workload.scored:
+        if name not in stream.classes:
+            raise unknown_name("class", name, stream.classes)
+    return tuple(sorted(map(stream.classes.index, workload.scored)))
 
 
 def stream_of(workload: WorkloadPart) -> StreamSpec:
@@ -172,6 +182,18 @@ def check_files(experiment: Experiment) -> None:
         stream = open_workload(workload)
         if isinstance(stream, FileStream):
             stream.check()
+
+
+def agreement_of(experiment: Experiment) -> dict[str, dict[str, str]]:
+    """Name the teacher whose labels replace the ground truth of each workload without any."""
+    if experiment.teacher.kind != "network":
+        return {}
+    blind = [
+        workload.label
+        for workload in experiment.workloads
+        if workload.run_networks and not open_workload(workload.seen_by(experiment.apps_of(workload)[0])).has_truth
+    ]
+    return {"agreement": dict.fromkeys(blind, drop_folder(experiment.teacher.network))} if blind else {}
 
 
 def has_own_classes(workload: WorkloadPart, stream: Stream) -> bool:

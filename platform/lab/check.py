@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from driftlab.datasets.catalogue import SET_PREFIX, WORKLOADS, find_workload, open_stream
 from driftlab.datasets.streets.presets import CLASSES
 from driftlab.errors import RequestError, shortened
+from driftlab.platform.lab import own_networks
 from driftlab.platform.lab.cells import (
     app_specs_of,
     described,
@@ -18,11 +19,12 @@ from driftlab.platform.lab.cells import (
     measured_of,
     open_workload,
     points_of,
+    scored_of,
     system_of,
 )
-from driftlab.platform.networks import zoo
+from driftlab.platform.networks import named, zoo
 from driftlab.platform.networks.tasks.tasks import SEGMENTATION, TASKS
-from driftlab.platform.networks.training.artifacts import digest_of
+from driftlab.platform.networks.training.weight_files import digest_of
 from driftlab.platform.world import apps, hardware, link, load, load_csv
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ def faults_of(experiment: Experiment) -> list[str]:
     ]
     if not faults:
         faults += _twins([point.id for point in points_of(experiment)])
-    return faults
+    return faults or own_networks.faults_of(experiment)
 
 
 def _checks(experiment: Experiment) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -72,9 +74,10 @@ def _checks(experiment: Experiment) -> Iterator[tuple[str, Callable[[], Any]]]:
             yield f"{place}.link", partial(described, link, part.link)
             yield f"{place}.load", partial(_check_load, experiment, part)
     yield "server.hardware", partial(hardware.find, experiment.server.hardware)
-    yield "student.network", partial(zoo.check, experiment.student.network)
-    if experiment.student.weights:
-        yield "student.weights", partial(digest_of, experiment.student.weights)
+    yield "student.network", partial(named.find, experiment.student.network)
+    for name, weights in (("student", experiment.student.weights), ("teacher", experiment.teacher.weights)):
+        if weights:
+            yield f"{name}.weights", partial(digest_of, weights)
     if experiment.student.pretrain_set is not None:
         yield "student.pretrain_set", partial(_check_pretrain_set, experiment.student)
     yield "teacher.network", partial(_check_teacher, experiment)
@@ -85,7 +88,7 @@ def _check_pretrain_set(student: StudentPart) -> None:
     if not str(student.pretrain_set).startswith(SET_PREFIX):
         raise RequestError(f"'{student.pretrain_set}' is no labelled set; name one as set:signs/ri100.")
     find_workload(str(student.pretrain_set))
-    if zoo.task_of(student.network) is not TASKS["classification"]:
+    if named.task_of(student.network) is not TASKS["classification"]:
         raise RequestError(f"'{student.network}' is no classifier; only classifiers train on labelled sets.")
     if student.weights or not student.pretrain_steps:
         raise RequestError(
@@ -129,8 +132,9 @@ def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> 
     """Open an application's stream; teacher.kind=oracle requires ground truth for the task."""
     seen, student = workload.seen_by(app), experiment.student_of(app, experiment.seeds[0]).network
     if app.network is not None:
-        zoo.check(app.network)
+        named.find(app.network)
     stream = open_workload(seen)
+    scored_of(seen, stream)
     if has_own_classes(seen, stream):
         _check_own_classes(experiment, seen.name, stream)
     if not stream.has_truth and experiment.teacher.kind == "oracle":
@@ -138,7 +142,7 @@ def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> 
             f"'{seen.name}' has no ground truth, which teacher.kind=oracle requires; "
             "set teacher.kind=network, or add label maps in the folder FILE.labels"
         )
-    if student not in zoo.ZOO:
+    if not named.known(student):
         return
     _check_adaptations(experiment, student)
     whose = (
@@ -147,18 +151,18 @@ def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> 
         else f"'{seen.name}' has no truth, pre-training frames have labels"
     )
     shown = (stream if stream.has_truth else _pretraining_stream(seen)).at([])
-    if zoo.task_of(student).truth(shown) is None:
+    if named.task_of(student).truth(shown) is None:
         known = [task.name for task in TASKS.values() if task.truth(shown) is not None]
         fitting = [name for name, network in zoo.ZOO.items() if network.task.name in known]
         raise RequestError(
             f"{whose} for {' and '.join(known)}, and student.network={student} is for "
-            f"{zoo.task_of(student).name}; take one of {', '.join(fitting)}"
+            f"{named.task_of(student).name}; take one of {', '.join(fitting)}"
         )
 
 
 def _check_adaptations(experiment: Experiment, student: str) -> None:
     """Refuse adaptations that do not support the network's task."""
-    task = zoo.task_of(student).name
+    task = named.task_of(student).name
     for part in experiment.systems:
         with suppress(RequestError):  # the check of the system reports its faults
             system = system_of(part)
@@ -187,16 +191,17 @@ def _pretraining_stream(workload: WorkloadPart) -> Stream:
 
 
 def _check_own_classes(experiment: Experiment, name: str, stream: Stream) -> None:
-    """Require label maps for the classes of a video file, which no pre-training images contain."""
+    """Require label maps or weights for the classes of a video file: pre-training images lack them."""
+    labels_it = experiment.teacher.kind == "network" and experiment.teacher.weights
     whose = f"'{name}' defines its own classes ({', '.join(stream.classes)})"
-    if not stream.has_truth:
+    if not stream.has_truth and not (labels_it and experiment.student.weights):
         raise RequestError(
             f"{whose} but no label maps to train on; put label maps next to the file, or remove its classes.txt"
         )
-    if experiment.teacher.kind == "network":
+    if experiment.teacher.kind == "network" and not labels_it:
         raise RequestError(
             f"{whose}, and teacher.kind=network predicts {', '.join(CLASSES)}; set teacher.kind=oracle "
-            "to train on the label maps"
+            "to train on the label maps, or teacher.weights to a file with these classes"
         )
     if learners := ", ".join(sorted(_learners(experiment))):
         raise RequestError(
@@ -218,14 +223,16 @@ def _learners(experiment: Experiment) -> set[str]:
 def _check_teacher(experiment: Experiment) -> None:
     """Require a teacher for the student's task, and segmentation for label noise at borders."""
     student, teacher = experiment.student.network, experiment.teacher
-    zoo.check(teacher.network)
-    if student not in zoo.ZOO:
+    if teacher.kind == "network" and not teacher.weights and not teacher.pretrain_steps:
+        raise RequestError("a teacher without training needs weights; set teacher.weights, or pretrain_steps above 0")
+    named.find(teacher.network)
+    if not named.known(student):
         return
-    task = zoo.task_of(student)
-    if teacher.kind == "network" and zoo.task_of(teacher.network) is not task:
+    task = named.task_of(student)
+    if teacher.kind == "network" and named.task_of(teacher.network) is not task:
         fitting = [name for name, network in zoo.ZOO.items() if network.task is task]
         raise RequestError(
-            f"'{teacher.network}' is for {zoo.task_of(teacher.network).name}, student.network={student} is for "
+            f"'{teacher.network}' is for {named.task_of(teacher.network).name}, student.network={student} is for "
             f"{task.name}; take one of {', '.join(fitting)}"
         )
     for name in ("border_noise", "label_jitter_px"):

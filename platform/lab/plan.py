@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from driftlab.errors import RequestError, as_typed, quoted
-from driftlab.platform.core import plugins
+from driftlab.platform.core.plugins import code_digest, drop_folder
 from driftlab.platform.lab.cells import cells_of, resolved
 from driftlab.platform.lab.read import Experiment
 from driftlab.platform.results.tables.diff import spec_differences
@@ -58,16 +58,17 @@ def plan_of(experiment: Experiment, directory: Path) -> Plan:
 def origins_of(experiment: Experiment, cells: Sequence[Cell]) -> dict[str, Origin]:
     """Return the spec and the code versions that determine each cell's rows."""
     spec, versions = resolved(experiment), {name: metadata.version(name) for name in ("driftlab", "torch")}
+    parts = [app.network for workload in experiment.workloads for app in workload.apps]
+    networks = {
+        name: code_digest(name) for name in (experiment.student.network, experiment.teacher.network, *parts) if name
+    }
     found = {}
     for cell in cells:
-        code = {member.name: plugins.code_digest(member.name) for member in cell.system.members}
-        own: dict[str, Any] = {plugins.drop_folder(name): digest for name, digest in code.items() if digest}
-        own |= {
-            f"{one.family}/{plugins.drop_folder(one.name)}": one.version
-            for one in cell.system.members
-            if one.version > 1
-        }
+        code = {member.name: code_digest(member.name) for member in cell.system.members}
+        own: dict[str, Any] = {drop_folder(name): digest for name, digest in code.items() if digest}
+        own |= {f"{one.family}/{drop_folder(one.name)}": one.version for one in cell.system.members if one.version > 1}
         own |= {"loop/rounds": rounds.VERSION} if cell.system.trains_several else {}
+        own |= {drop_folder(name): digest for name, digest in networks.items() if digest}
         narrowed = cell_spec(spec, cell.system.name, cell.workload, cell.fleet, cell.seed)
         found[cell.id] = Origin(narrowed, {**versions, **own})
     return found

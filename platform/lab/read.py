@@ -20,9 +20,10 @@ from driftlab.platform.lab.overrides import apply_overrides, merged
 from driftlab.platform.lab.sets import Expanded, expand_items
 from driftlab.platform.lab.size import size_faults, size_of
 from driftlab.platform.lab.tuned import read_tuned, tuned_faults, with_tuned
-from driftlab.platform.networks import zoo
+from driftlab.platform.networks import named, zoo
 
 FOLDER = Path(__file__).parent / "experiments"
+LEARNERS = ("student", "teacher")  # parts that may begin with the weights of a file
 
 
 class Experiment(Spec):
@@ -30,13 +31,14 @@ class Experiment(Spec):
 
     def apps_of(self, workload: WorkloadPart) -> tuple[AppPart, ...]:
         """List a workload's applications; without a list, one that is named after its task."""
-        network = zoo.ZOO.get(self.student.network)
-        return workload.apps or (AppPart(name=network.task.name if network else "unknown"),)
+        network = self.student.network
+        return workload.apps or (AppPart(name=named.task_of(network).name if named.known(network) else "unknown"),)
 
     def student_of(self, app: AppPart, seed: int) -> StudentPart:
         """Describe the network of an application under a seed of the run."""
         own = pretraining_defaults(app.network) if app.network != self.student.network else {}
-        own |= {key: value for key in ("network", "pretrain_seed") if (value := getattr(app, key)) is not None}
+        keys = ("network", "pretrain_seed", "pretrain_steps")
+        own |= {key: value for key in keys if (value := getattr(app, key)) is not None}
         part = self.student.model_copy(update=own)
         if not part.per_seed:
             return part
@@ -144,6 +146,7 @@ def parse(
     """Validate a document; RequestError lists every fault with place, value and allowed values."""
     sizes = [override.removeprefix("size=") for override in overrides if override.startswith("size=")]
     others = [override for override in overrides if not override.startswith("size=")]
+    others = [*(f"{part}.pretrain_steps=0" for part in LEARNERS if _is_given(f"{part}.weights", others)), *others]
     changes: list[Callable[[dict[str, Any]], dict[str, Any]]] = [choice.of] if choice else []
     if tuned or others:
         changes.append(lambda complete: apply_overrides(with_tuned(complete, tuned), others))
@@ -159,6 +162,11 @@ def parse(
     return _checked(experiment, source)
 
 
+def _is_given(key: str, overrides: Sequence[str]) -> bool:
+    """Return whether overrides give a key a value other than null."""
+    return any(name == key and value != "null" for name, _, value in (one.partition("=") for one in overrides))
+
+
 def _plain(value: Any) -> Any:
     """Copy a document as YAML gives it."""
     if isinstance(value, Mapping):
@@ -170,9 +178,11 @@ def with_defaults(document: Mapping[str, Any]) -> Expanded:
     """Fill in all defaults, so that `--set` finds every key; malformed parts stay unchanged."""
     expanded = expand_items(document)
     whole = expanded.document
-    if isinstance(student := whole.get("student"), dict):
-        begun = {"pretrain_steps": 0} if student.get("weights") else {}
-        whole["student"] = {**pretraining_defaults(student.get("network")), **begun, **student}
+    for name in LEARNERS:
+        if isinstance(part := whole.get(name), dict):
+            usual = pretraining_defaults(part.get("network")) if name == "student" else {}
+            begun = {"pretrain_steps": 0} if part.get("weights") else {}
+            whole[name] = {**usual, **begun, **part}
     return replace(expanded, document=_filled(Spec, whole))
 
 

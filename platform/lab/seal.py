@@ -17,7 +17,7 @@ from driftlab.platform.core.documents import shape_fault
 from driftlab.platform.core.files import remove_drafts
 from driftlab.platform.core.spec import Spec
 from driftlab.platform.lab import paths
-from driftlab.platform.lab.cells import check_files, resolved
+from driftlab.platform.lab.cells import agreement_of, check_files, resolved
 from driftlab.platform.lab.grid import Outcome, run_grid
 from driftlab.platform.lab.plan import plan_of
 from driftlab.platform.lab.progress import Log, Progress, now
@@ -90,7 +90,7 @@ def execute(spec: Experiment, directory: Path, open_backend: Callable[[], Backen
         if plan.todo:
             check_files(spec)
         remove_drafts(directory)
-        paths.keep_info(directory, provenance)
+        paths.keep_info(directory, lambda: {**provenance(), **agreement_of(spec)})
         if plan.todo:
             paths.clear_other_code(directory, code_digest())
         backend = open_backend()

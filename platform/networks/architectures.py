@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from driftlab.datasets.frames import MAX_PIXEL_CLASSES
 from driftlab.errors import RequestError
-from driftlab.platform.networks import light
+from driftlab.platform.networks import light, named
 from driftlab.platform.networks.box_head import RARE, BoxOutput
 from driftlab.platform.networks.memory_format import choose_format
 from driftlab.platform.networks.published import detection, library, residual, segmentation
@@ -23,7 +23,6 @@ from driftlab.platform.networks.resizing import resize
 from driftlab.platform.networks.strided import make_safe
 from driftlab.platform.networks.tasks.boxes import SIDES
 from driftlab.platform.networks.tasks.tasks import SEGMENTATION
-from driftlab.platform.networks.zoo import check, task_of
 
 if TYPE_CHECKING:
     import torch
@@ -200,6 +199,7 @@ MAKERS: Mapping[str, Callable[[int], nn.Module]] = {
     "tiny_residual": partial(ResidualClassifier, width=14),
     "wide_residual": partial(ResidualClassifier, width=56),
     "deep_classifier": partial(DeepClassifier, width=8),
+    "vgg16_cifar": partial(DeepClassifier, width=64),
     "tiny_staged": partial(residual.four_stages, width=8, stride=2),
     "staged": partial(residual.four_stages, width=16, stride=1),
     "tiny_detector": partial(Detector, width=16),
@@ -221,14 +221,17 @@ MAKERS: Mapping[str, Callable[[int], nn.Module]] = {
 }
 
 
-def build(name: str, classes: int, *, seed: int) -> nn.Module:
-    """Build a network with random weights that depend on the seed only; other generators are unchanged."""
-    check(name)
-    if task_of(name) is SEGMENTATION and classes > MAX_PIXEL_CLASSES:
+def build(name: str, classes: int, *, seed: int, size: tuple[int, int] = (64, 96)) -> nn.Module:
+    """Build a network with random weights that depend on the seed only; other generators are unchanged.
+
+    `size`, the height and width of the frames, is an argument of a user's factory.
+    """
+    if named.task_of(name) is SEGMENTATION and classes > MAX_PIXEL_CLASSES:
         raise RequestError(
             f"'{name}' names pixels, and a label map has a byte for each: "
             f"at most {MAX_PIXEL_CLASSES} classes, given {classes}."
         )
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(seed)
-        return choose_format(name, make_safe(MAKERS[name](classes)))
+        made = MAKERS[name](classes) if name in MAKERS else named.make(name, classes, size)
+        return choose_format(name, make_safe(made))

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from driftlab.errors import unknown_name
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Task
 
 if TYPE_CHECKING:
@@ -141,6 +140,13 @@ PUBLISHED: Mapping[str, ZooEntry] = {
         input=SMALL_PICTURES,
         pretraining=LARGE,
     ),
+    "vgg16_cifar": ZooEntry(
+        CLASSIFICATION,
+        "VGG-16 for 32 x 32 images, with one linear layer, 15 M parameters",
+        tuple(f"stages.{stage}" for stage in range(5)),
+        input=SMALL_PICTURES,
+        pretraining=LARGE,
+    ),
     "wrn_28_10": ZooEntry(
         CLASSIFICATION,
         "WRN-28-10 for 32 x 32 images, 36 M parameters",
@@ -189,15 +195,3 @@ PUBLISHED: Mapping[str, ZooEntry] = {
     ),
 }  # fmt: skip
 ZOO: Mapping[str, ZooEntry] = {**OWN, **PUBLISHED}
-
-
-def check(name: str) -> None:
-    """Refuse a name that is not in the zoo."""
-    if name not in ZOO:
-        raise unknown_name("network", name, ZOO)
-
-
-def task_of(name: str) -> Task:
-    """Return the task of a network."""
-    check(name)
-    return ZOO[name].task

@@ -11,6 +11,7 @@ import numpy as np
 
 from driftlab.datasets.catalogue import SceneProperties, scene_properties
 from driftlab.platform.core.metrics import kbps
+from driftlab.platform.core.plugins import drop_folder
 from driftlab.platform.core.records import Applied, Rows, Uploaded
 from driftlab.platform.sim.ledger import PURPOSES, Account, total
 from driftlab.platform.sim.setting import AppNetworks, Cell, WorkloadSetup
@@ -57,7 +58,7 @@ def run_row(cell: Cell, setup: WorkloadSetup, accounts: Sequence[Account], diges
         "duration_s": cell.duration_s,
         "grace_s": setup.grace_of(cell.devices[0].apps[0].stream),
         **(_came_out(cell, apps, accounts, digests) if setup.run_networks else {}),
-        "student": _names(app.student.name for app in apps),
+        "student": _names(drop_folder(app.student.name) for app in apps),
         "teacher": _names(app.teacher_name for app in apps) if cell.system.uses_teacher else None,
         "parameters": sum(app.student.cost.parameters for app in apps),
         "macs": sum(app.student.cost.macs for app in apps),

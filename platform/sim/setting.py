@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from driftlab.platform.core.plugins import drop_folder
 from driftlab.platform.core.records import ModelCost, Passes, Resource, TaskCost, Variant
 from driftlab.platform.core.registry import Member
 from driftlab.platform.core.systems import System
+from driftlab.platform.networks.named import task_of
 from driftlab.platform.networks.tasks.tasks import Task
-from driftlab.platform.networks.zoo import task_of
 from driftlab.platform.scaling.base import WHOLE, Profile, most_accurate, variants_on
 from driftlab.platform.sim.session import Job
 from driftlab.platform.world.apps import AppGoals, Event, running_apps
@@ -73,6 +74,7 @@ class AppSpec:
 
     goals: AppGoals
     stream: StreamSpec
+    scored: tuple[int, ...] = ()  # classes that count; none: all
 
     @property
     def name(self) -> str:
@@ -121,6 +123,7 @@ class AppNodeConfig:
     tracks: bool = False  # whether labels will come, to be warped along optical flow
     chained: bool = True  # whether to warp frame by frame
     grace_s: float = 0.0  # how long after a frame is shown a prediction may be ready and still be the live one
+    scored: tuple[int, ...] = ()  # classes that count; none: all
     snapshot_times_s: tuple[float, ...] = ()  # frames to keep for the report
     uses_statistics: bool = False  # whether the simulator reads its observations
     reports_confidence: bool = False  # whether the simulator reads the confidence of its predictions
@@ -138,6 +141,8 @@ class TeacherSpec:
     task: str = "segmentation"
     network: str = "teacher"
     classes: int = 8
+    height: int = 64
+    width: int = 96
     border_noise: float = 0.0  # oracle: probability that a pixel at a class border gets its neighbour's label
     label_jitter_px: float = 0.0  # oracle: how many pixels outlines move about from frame to frame
     torch_device: str = "cpu"
@@ -221,7 +226,7 @@ class AppNetworks:
 
     @property
     def teacher_name(self) -> str:
-        return self.teacher_spec.kind if self.teacher is None else self.teacher.name
+        return self.teacher_spec.kind if self.teacher is None else drop_folder(self.teacher.name)
 
     def labelling_cost(self, site: TrainingSite, frames: int) -> TaskCost:
         """Return the cost of labelling frames at a site."""
@@ -239,7 +244,8 @@ class AppNetworks:
         if self.measured:
             return self.measured
         variants = variants_on(hardware, self.student.profile)
-        return tuple(replace(one, name=self.student.name) if one.name == WHOLE else one for one in variants)
+        name = drop_folder(self.student.name)
+        return tuple(replace(one, name=name) if one.name == WHOLE else one for one in variants)
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from video_factory import FPS, HEIGHT, WIDTH, write_label_maps, write_video
+from video_factory import COUNT, FPS, HEIGHT, WIDTH, write_label_maps, write_video
 
 from driftlab.errors import RequestError
 from driftlab.platform.lab.read import parse
 from driftlab.platform.lab.seal import run
+from driftlab.platform.results.claims.base import evaluate
 from driftlab.platform.results.report.page import write_report
 from driftlab.platform.results.tables.read import open_run
 
@@ -89,6 +90,18 @@ def test_without_label_maps_a_network_labels_the_frames(video: Path, tmp_path: P
     runs = open_run(made).frame("runs").set_index("system")
     assert runs["score"].between(0, 1).all()
     assert (runs.loc["ams", "updates"], runs.loc["ams", "teacher"]) == (pytest.approx(4, abs=1), "teacher")
+    page = write_report(made).read_text(encoding="utf-8")
+    assert "live agreement with the teacher teacher" in page and "trained on other pictures" in page
+    assert ">live mIoU" not in page and ">truth<" not in page
+    assert {one.result for one in evaluate(open_run(made)) if one.claim.score} == {"not testable here"}
+
+
+def test_a_longer_duration_than_the_video_plays_the_video_once(video: Path, tmp_path: Path):
+    write_label_maps(video)
+    own = document(video, systems=["no_custom"])
+    own["workloads"][0]["duration_s"] = 24.0
+    made = open_run(run(own, out=tmp_path / "run").directory)
+    assert len(made.frame("frames")) == COUNT and "agreement" not in made.info
 
 
 def test_a_network_labels_only_for_tasks_that_it_was_trained_for(video: Path):
@@ -110,7 +123,7 @@ def test_custom_classes_require_oracle_teacher_and_fixed_scaling(video: Path):
     write_label_maps(video)
     said = refusal(teacher={"kind": "network"})
     assert "defines its own classes (sea, beach, boat), and teacher.kind=network predicts road, " in said
-    assert "set teacher.kind=oracle" in said
+    assert "set teacher.kind=oracle to train on the label maps, or teacher.weights to a file" in said
     said = refusal(systems=[{"name": "no_custom", "scaling": "nested"}])
     assert "scaling=nested builds its networks on pictures of road, " in said and "take scaling=fixed" in said
     for file in video.with_name(f"{video.name}.labels").glob("gt_*.png"):

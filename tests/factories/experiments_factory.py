@@ -9,6 +9,8 @@ import yaml
 
 from driftlab.platform.lab.read import Experiment, find, load, names
 
+FOLDER = "data/"  # of archives that sizes of papers read
+
 
 @functools.cache
 def head(name: str) -> dict[str, object]:
@@ -16,15 +18,18 @@ def head(name: str) -> dict[str, object]:
     return yaml.safe_load(find(name).read_text(encoding="utf-8"))
 
 
-def sizes(name: str) -> list[str | None]:
-    """List the sizes that an experiment's own file offers, or the only one that it has."""
-    return list(head(name).get("sizes", {})) or [None]
+def sizes(name: str, *, from_files: bool = False) -> list[str | None]:
+    """List the sizes that an experiment's own file offers, or its only one; those of archives if asked."""
+    found = {size: FOLDER in yaml.safe_dump(changes) for size, changes in head(name).get("sizes", {}).items()}
+    return [size for size, reads in found.items() if from_files or not reads] or [None]
 
 
 def sizes_with_inherited(name: str) -> set[str]:
     """Name the sizes that an experiment has, with those of the one that it extends."""
     base = head(name).get("extends")
-    return {str(size) for size in sizes(name)} | (sizes_with_inherited(base) if isinstance(base, str) else set())
+    return {str(size) for size in sizes(name, from_files=True)} | (
+        sizes_with_inherited(base) if isinstance(base, str) else set()
+    )
 
 
 def loaded(name: str, size: str | None = None) -> Experiment:

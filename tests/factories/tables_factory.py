@@ -19,7 +19,7 @@ class Made(Tables):
 
     def __init__(self, spec: dict[str, Any] | None = None, **tables: list[dict[str, Any]]) -> None:
         ran = [row["system"] for rows in tables.values() for row in rows if "system" in row]
-        super().__init__(SimpleNamespace(spec=stored(spec or {}, ran)))
+        super().__init__(SimpleNamespace(spec=stored(spec or {}, ran), info={}))
         for name in TABLES:
             self._frames[name] = pd.DataFrame(tables.get(name, []), columns=TABLES[name].names)
 

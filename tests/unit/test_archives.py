@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
 import sys
 
 import numpy as np
 import pytest
+from archives_factory import NAMES, pictures, write_cifar10, write_gtsrb
 from PIL import Image
 from scipy.io import savemat
 
@@ -16,21 +16,10 @@ from driftlab.datasets.archives import ARCHIVES
 from driftlab.datasets.labelled import SETS, folder_digest, open_set
 from driftlab.errors import DataError, RequestError
 
-NAMES = ("aeroplane", "bird", "cat")
-
 
 @pytest.fixture(scope="module")
 def torchvision_datasets(torchvision):
     return torchvision.datasets
-
-
-def pictures(n, seed=0):
-    """Return images with one colour per class and noise, so that the class of an image can be checked."""
-    rng = np.random.default_rng(seed)
-    classes = np.arange(n) % 3
-    images = rng.integers(0, 30, (n, 32, 32, 3)).astype(np.uint8)
-    images[np.arange(n), :, :, classes] += 200
-    return images, classes
 
 
 def agree(part):
@@ -39,23 +28,7 @@ def agree(part):
 
 @pytest.fixture
 def cifar(tmp_path, monkeypatch, torchvision_datasets):
-    """Write CIFAR-10's files with a few images each; torchvision identifies the real ones by hash."""
-    folder = tmp_path / "cifar-10-batches-py"
-    folder.mkdir()
-
-    def write(name, content):
-        (folder / name).write_bytes(pickle.dumps(content))
-        return [name, hashlib.md5((folder / name).read_bytes()).hexdigest()]
-
-    def batch(name, n, seed):
-        images, classes = pictures(n, seed)
-        return write(name, {"data": images.transpose(0, 3, 1, 2).reshape(n, -1), "labels": classes.tolist()})
-
-    kind = torchvision_datasets.CIFAR10
-    monkeypatch.setattr(kind, "train_list", [batch(f"data_batch_{k}", 12, k) for k in range(1, 6)])
-    monkeypatch.setattr(kind, "test_list", [batch("test_batch", 15, 9)])
-    _, md5 = write("batches.meta", {"label_names": list(NAMES)})
-    monkeypatch.setattr(kind, "meta", {"filename": "batches.meta", "key": "label_names", "md5": md5})
+    write_cifar10(tmp_path, monkeypatch, torchvision_datasets)
     return tmp_path
 
 
@@ -153,19 +126,7 @@ def test_svhn_is_read(tmp_path, monkeypatch, torchvision_datasets):
 
 
 def test_gtsrb_is_read(tmp_path, torchvision_datasets):
-    base = tmp_path / "gtsrb"
-    images, classes = pictures(30)
-    for number, (image, kind) in enumerate(zip(images, classes, strict=True)):
-        place = base / "GTSRB" / "Training" / f"{kind:05d}"
-        place.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(place / f"{number:05d}.ppm")
-    judged = base / "GTSRB" / "Final_Test" / "Images"
-    judged.mkdir(parents=True)
-    lines = ["Filename;ClassId"]
-    for number, (image, kind) in enumerate(zip(*pictures(6, seed=5), strict=True)):
-        Image.fromarray(image).save(judged / f"{number:05d}.ppm")
-        lines.append(f"{number:05d}.ppm;{kind}")
-    (base / "GT-final_test.csv").write_text("\n".join(lines) + "\n")
+    write_gtsrb(tmp_path)
     found = open_set(f"gtsrb:{tmp_path}")
     assert found.classes == ("0", "1", "2") and len(found.test.classes) == 6
     assert agree(found.train) and agree(found.val) and agree(found.test)

@@ -17,6 +17,7 @@ from driftlab.platform.networks.zoo import PUBLISHED, ZOO, Input
 PUBLISHED_COSTS = {
     "deeplabv3_mobilenet_v2": (21, 2.11e6, 2.75e9),
     "resnet56": (10, 0.85e6, 0.127e9),
+    "vgg16_cifar": (10, 14.72e6, 0.313e9),
     "wrn_28_10": (10, 36.5e6, 5.25e9),
     "resnext29": (10, 34.4e6, 5.4e9),
     "senet18": (1000, 11.78e6, 1.82e9),

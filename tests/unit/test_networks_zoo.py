@@ -13,9 +13,10 @@ import torch
 from driftlab.errors import RequestError
 from driftlab.platform.networks import architectures as networks
 from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.named import task_of
 from driftlab.platform.networks.predict import predict
 from driftlab.platform.networks.tasks.tasks import SEGMENTATION
-from driftlab.platform.networks.zoo import OWN, ZOO, task_of
+from driftlab.platform.networks.zoo import OWN, ZOO
 
 
 def parameters(name: str, classes: int) -> int:

@@ -37,3 +37,23 @@ def test_each_frame_is_scored_over_the_last_ten_seconds(fps, parts, seed):
     for index in range(n):
         inside = (times_s > times_s[index] - WINDOW_S + 1e-9) & (times_s <= times_s[index])
         assert found[index] == pytest.approx(float(miou(confusion(predicted[inside], truth[inside], CLASSES))))
+
+
+def test_only_scored_classes_are_averaged_and_another_prediction_misses_them():
+    predicted, truth = maps(3, seed=1)
+    found = Scorer(CLASSES, scored=(1, 3)).score(np.arange(3.0), predicted, truth)
+    overlaps = [
+        [((seen == c) & (true == c)).sum() / ((((seen == c) & np.isin(true, (1, 3))) | (true == c)).sum())]
+        for seen, true in zip(predicted, truth, strict=True)
+        for c in (1, 3)
+    ]
+    assert found.frame == pytest.approx(np.array(overlaps).reshape(3, 2).mean(axis=1))
+    assert found.by_class is not None and found.by_class[[0, 2], 0].sum() == 0
+
+
+def test_a_live_prediction_is_restricted_to_the_scored_classes_too():
+    predicted, truth = maps(2, seed=2)
+    scorer, direct = Scorer(CLASSES, scored=(0,)), Scorer(CLASSES, scored=(0,))
+    late = scorer.score(np.arange(2.0), predicted, truth, live={1: predicted[0]})
+    shown = direct.score(np.arange(2.0), predicted[[0, 0]], truth)
+    assert late.live == pytest.approx(shown.live)

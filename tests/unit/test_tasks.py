@@ -16,10 +16,10 @@ from driftlab.datasets.frames import NO_CLASS, Frames
 from driftlab.errors import RequestError, WireError
 from driftlab.platform.core.metrics import f1_boxes
 from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.named import task_of
 from driftlab.platform.networks.predict import to_input
 from driftlab.platform.networks.tasks import boxes, flow, tasks
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, TASKS
-from driftlab.platform.networks.zoo import task_of
 
 HEIGHT, WIDTH, CLASSES = 48, 64, 8
 EVERY = list(TASKS.values())
@@ -225,3 +225,11 @@ def test_a_mirrored_box_is_where_its_pixels_are():
     image[10:20, 4:14] = 1
     rows, columns = np.nonzero(image[:, ::-1])
     assert boxes.mirror(found, WIDTH)[0].tolist() == [1, columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+
+
+def test_unscored_boxes_and_frames_are_left_out():
+    two = np.array([[0, 0, 0, 9, 9], [1, 0, 0, 9, 9]], np.float32)
+    ours, theirs = DETECTION.restrict(boxes.stack([two]), boxes.stack([two[:1]]), (1,))
+    assert [one[:, 0].tolist() for one in (ours[0], theirs[0])] == [[1], []]
+    ours, theirs = CLASSIFICATION.restrict(np.array([0, 1]), np.array([1, 2]), (1,))
+    assert (ours.tolist(), theirs.tolist()) == ([0, 1], [1, NO_CLASS])

@@ -11,8 +11,9 @@ from driftlab.errors import RequestError
 from driftlab.platform.core.spec import AppPart
 from driftlab.platform.lab.read import Experiment, parse, with_defaults
 from driftlab.platform.networks.architectures import build
-from driftlab.platform.networks.training.artifacts import Recipe, digest_of
+from driftlab.platform.networks.training.artifacts import Recipe
 from driftlab.platform.networks.training.pretrain import begin_from, pretrain
+from driftlab.platform.networks.training.weight_files import digest_of
 
 RECIPE = Recipe("half", classes=8, height=16, width=24, steps=0)
 
@@ -38,7 +39,7 @@ def test_a_head_for_other_classes_is_random_and_requires_training(tmp_path):
     path = saved(tmp_path / "w.safetensors", 5)
     model = build("half", 8, seed=1)
     head = model.head.weight.clone()
-    begin_from(model, path, "head", trained=True)
+    begin_from(model, path, ("head",), trained=True)
     assert torch.equal(model.head.weight, head)
     assert torch.equal(model.first[0].weight, build("half", 5, seed=7).first[0].weight)
     with pytest.raises(RequestError, match=r"head\.weight.*pretrain_steps above 0"):
@@ -50,7 +51,7 @@ def test_weights_of_another_network_are_refused(tmp_path):
     with pytest.raises(RequestError, match="unknown extra"):
         pretrain(recipe(path, steps=3))
     with pytest.raises(RequestError, match="another network"):
-        begin_from(build("tiny", 8, seed=0), saved(tmp_path / "h.safetensors", 8), "head", trained=True)
+        begin_from(build("tiny", 8, seed=0), saved(tmp_path / "h.safetensors", 8), ("head",), trained=True)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not weights", b"\xff" * 64])
@@ -74,3 +75,41 @@ def test_a_network_of_a_paper_is_trained_as_it_usually_is():
     assert student(weights="w", network="resnet18").pretrain_steps == 0
     own = parse(document).student_of(AppPart(name="a", network="resnet18"), 0)
     assert (own.network, own.pretrain_steps) == ("resnet18", 20_000)
+
+
+def test_weights_of_an_option_are_used_as_they_are_unless_steps_are_given(tmp_path):
+    document = {"name": "x", "systems": ["ams"], "workloads": [{"name": "streets/dance"}]}
+    path, taught = saved(tmp_path / "w.safetensors", 8), {**document, "student": {"pretrain_steps": 300}}
+    given = ["student.network=half", f"student.weights={path}"]
+    assert parse(taught).student.pretrain_steps == 300
+    assert parse(taught, given).student.pretrain_steps == 0
+    assert parse(taught, [*given, "student.pretrain_steps=7"]).student.pretrain_steps == 7
+    assert parse(taught, ["student.weights=null"]).student.pretrain_steps == 300
+    teacher = parse(document, ["teacher.kind=network", "teacher.network=half", f"teacher.weights={path}"]).teacher
+    assert (teacher.pretrain_steps, teacher.weights) == (0, path)
+    with pytest.raises(RequestError, match="a teacher without training needs weights"):
+        parse(document, ["teacher.kind=network", "teacher.pretrain_steps=0"])
+
+
+@pytest.mark.parametrize("wrap", [dict, lambda weights: {"state_dict": weights, "epoch": 3}])
+def test_a_file_of_torch_holds_the_same_weights(tmp_path, wrap):
+    own = build("half", 8, seed=7).state_dict()
+    torch.save(wrap(own), tmp_path / "w.pt")
+    found = pretrain(recipe(str(tmp_path / "w.pt")))
+    assert all(np.array_equal(found[name], value.numpy()) for name, value in own.items())
+
+
+def test_a_file_of_torch_that_runs_code_or_holds_no_weights_is_refused_with_the_fix(tmp_path):
+    torch.save(build("half", 8, seed=7), tmp_path / "model.pt")  # a whole object
+    torch.save([1, 2], tmp_path / "list.pt")
+    (tmp_path / "torn.pt").write_bytes(b"PK\x03\x04torn")
+    for name in ("model", "list", "torn", "missing"):
+        with pytest.raises(RequestError, match=r"torch\.save\(model\.state_dict\(\), FILE\)"):
+            digest_of(str(tmp_path / f"{name}.pt"))
+
+
+def test_weights_of_other_classes_are_refused_before_the_run_begins(tmp_path):
+    document = {"name": "x", "systems": ["ams"], "workloads": [{"name": "streets/dance"}]}
+    own = {"network": "half", "weights": saved(tmp_path / "w.safetensors", 5)}
+    with pytest.raises(RequestError, match=r"half: The weights in .* another network.*head\.weight"):
+        parse({**document, "student": own})

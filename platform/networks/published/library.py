@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from driftlab._torchvision import import_torchvision
-from driftlab.errors import needed_import
-from driftlab.platform.networks.zoo import ZOO, Input
+from driftlab.errors import needed_import, unknown_name
+from driftlab.platform.networks.zoo import IMAGENET, ZOO, Input
 
 CLASSIFIERS = (
     "resnet18", "resnet50", "vgg16", "mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large", "shufflenet_v2_x1_0",
@@ -44,6 +44,14 @@ class Published(nn.Module):
         return output
 
 
+class PublishedPixels(Published):
+    """A segmenter whose output is torchvision's dictionary."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.network(self.expects.convert(images))["out"]
+        return logits
+
+
 class DeepLab(nn.Module):
     """DeepLabV3 on MobileNetV3-Large, with a tensor as output instead of torchvision's dictionary."""
 
@@ -61,6 +69,22 @@ def make(name: str, classes: int) -> Published:
     """Build a classifier by its name in torchvision."""
     maker: Callable[..., nn.Module] = getattr(models(), name)
     return Published(maker(weights=None, num_classes=classes), ZOO[name].input)
+
+
+def has_pixels(name: str) -> bool:
+    """Return whether a network of torchvision predicts a class per pixel."""
+    pixels, frames = (models().list_models(module=module) for module in (models().segmentation, models()))
+    if name not in (*pixels, *frames):
+        raise unknown_name("network of torchvision", name, (*pixels, *frames))
+    return name in pixels
+
+
+def make_any(name: str, classes: int) -> Published:
+    """Build a classifier or segmenter by its name in torchvision, with the input of ImageNet."""
+    if not has_pixels(name):
+        return Published(models().get_model(name, weights=None, num_classes=classes), IMAGENET)
+    network = models().get_model(name, weights=None, weights_backbone=None, num_classes=classes)
+    return PublishedPixels(network, IMAGENET)
 
 
 def vision_transformer(classes: int) -> Published:

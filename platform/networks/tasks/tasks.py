@@ -122,6 +122,12 @@ class Task(ABC):
         """Return a label without entries outside the class list, which cannot be scored."""
 
     @abstractmethod
+    def restrict(
+        self, predicted: TaskLabels, truth: TaskLabels, scored: tuple[int, ...]
+    ) -> tuple[TaskLabels, TaskLabels]:
+        """Return predictions and ground truth of which only some classes count; a place of them may be missed."""
+
+    @abstractmethod
     def draw(self, labels: TaskLabel, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Return an image of a label on its frame, in the colours of the reports."""
 
@@ -161,6 +167,10 @@ class _OfClasses(Task):
         return np.where(_listed(labels, classes), labels, self.ignored).astype(self.label)[()]
 
 
+def _only(labels: TaskLabels, scored: tuple[int, ...], otherwise: int) -> TaskLabels:
+    return np.where(np.isin(labels, scored), labels, otherwise).astype(labels.dtype)
+
+
 def _listed(labels: TaskLabels, classes: int) -> npt.NDArray[np.bool_]:
     return np.asarray((labels >= 0) & (labels < classes))
 
@@ -186,6 +196,12 @@ class Segmentation(_OfClasses):
 
     def pixel_accuracy(self, counts: Counts) -> Floats | None:
         return pixel_accuracy(counts)
+
+    def restrict(
+        self, predicted: TaskLabels, truth: TaskLabels, scored: tuple[int, ...]
+    ) -> tuple[TaskLabels, TaskLabels]:
+        """Leave out the pixels of other classes; where another class is predicted, nothing is."""
+        return _only(predicted, scored, self.ignored), _only(truth, scored, self.ignored)
 
     def by_class(self, counts: Counts, predicted: TaskLabels, truth: TaskLabels, classes: int) -> Counts | None:
         matrix = counts.sum(axis=0)
@@ -255,6 +271,12 @@ class Classification(_OfClasses):
         """Return the share of correct frames per class."""
         return ratio(by_class[:, 2], by_class[:, 0])
 
+    def restrict(
+        self, predicted: TaskLabels, truth: TaskLabels, scored: tuple[int, ...]
+    ) -> tuple[TaskLabels, TaskLabels]:
+        """Leave out the frames of other classes."""
+        return predicted, _only(truth, scored, self.ignored)
+
     def phi(self, now: TaskLabel, before: TaskLabel, classes: int) -> float:
         """Return 1 for different classes, else 0; 0 if either is not listed."""
         return float(now != before and min(now, before) >= 0 and max(now, before) < classes)
@@ -321,6 +343,13 @@ class Detection(Task):
         listed = [self.drop_unlisted(true, classes) for true in truth]
         rows = [(hits(ours, true), len(ours), len(true)) for ours, true in zip(predicted, listed, strict=True)]
         return np.array(rows, dtype=np.int64).reshape(len(rows), 3)
+
+    def restrict(
+        self, predicted: TaskLabels, truth: TaskLabels, scored: tuple[int, ...]
+    ) -> tuple[TaskLabels, TaskLabels]:
+        """Leave out the boxes of other classes."""
+        ours, theirs = (boxes.stack([one[np.isin(one[:, 0], scored)] for one in each]) for each in (predicted, truth))
+        return ours, theirs
 
     def score(self, counts: Counts) -> Floats:
         """Return F1; 1 for a frame without true and predicted boxes."""

@@ -20,7 +20,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from driftlab.errors import RequestError, first_line
 from driftlab.platform.core import plugins
 from driftlab.platform.core.files import explain_refusal, write_atomically
 from driftlab.platform.core.parameters import BEFORE
@@ -66,6 +65,7 @@ class Recipe:
     portable: bool = dataclasses.field(
         default=False, metadata={BEFORE: False}
     )  # equal bits on all x86-64 processors with AVX2
+    code: str = dataclasses.field(default="", metadata={BEFORE: ""})  # digest of the file of a user's network
 
     def key(self) -> str:
         """Return the hash of the recipe and the version of torch, which changes the last bits."""
@@ -110,7 +110,10 @@ def obtain(recipe: Recipe) -> Weights:
         return pretrain(recipe, obtain(recipe_elsewhere(recipe)) if recipe.elsewhere else None)
 
     return _obtain(
-        f"{recipe.network} for {recipe.steps} steps", f"{recipe.network}-{recipe.key()}", _origin(recipe), build
+        f"{recipe.network} for {recipe.steps} steps",
+        f"{_file_name(recipe.network)}-{recipe.key()}",
+        _origin(recipe),
+        build,
     )
 
 
@@ -124,7 +127,7 @@ def obtain_family(recipe: FamilyRecipe, limit_s: float = math.inf) -> Weights:
 
     if not recipe.scaling.make().needs_data:
         return build()
-    name = f"{_file_name(recipe.scaling)}-{recipe.network.network}"
+    name = f"{_file_name(recipe.scaling.name)}-{_file_name(recipe.network.network)}"
     what = f"{recipe.scaling} from {recipe.network.network}"
     return _obtain(what, f"{name}-{recipe.key()}", _family_origin(recipe), build)
 
@@ -143,7 +146,7 @@ def obtain_pack(recipe: SourceSummaryRecipe, limit_s: float = math.inf) -> Weigh
     if not recipe.adaptation.make().has_source_summary:
         return {}
     network = recipe.family.network.network
-    name = f"{_file_name(recipe.adaptation)}-pack-{network}"
+    name = f"{_file_name(recipe.adaptation.name)}-pack-{_file_name(network)}"
     return _obtain(
         f"the pack of {recipe.adaptation} on {network}", f"{name}-{recipe.key()}", _pack_origin(recipe), build
     )
@@ -151,8 +154,9 @@ def obtain_pack(recipe: SourceSummaryRecipe, limit_s: float = math.inf) -> Weigh
 
 def is_kept(recipe: FamilyRecipe) -> bool:
     """Return whether the cache has a family, or the network of a family that is always rebuilt."""
-    network = f"{recipe.network.network}-{recipe.network.key()}"
-    family = f"{_file_name(recipe.scaling)}-{recipe.network.network}-{recipe.key()}"
+    name = _file_name(recipe.network.network)
+    network = f"{name}-{recipe.network.key()}"
+    family = f"{_file_name(recipe.scaling.name)}-{name}-{recipe.key()}"
     return (cache_folder() / f"{family if recipe.scaling.make().needs_data else network}.safetensors").exists()
 
 
@@ -174,7 +178,8 @@ def _hash(origin: Origin) -> str:
 
 def _origin(recipe: Recipe) -> Origin:
     """Return the inputs that determine the weights; the digest of a start file replaces its path."""
-    movable = dataclasses.replace(recipe, start="") if recipe.start_digest else recipe
+    movable = dataclasses.replace(recipe, network=plugins.drop_folder(recipe.network))
+    movable = dataclasses.replace(movable, start="") if recipe.start_digest else movable
     memory = {"memory format": "contiguous"} if recipe.network in CONTIGUOUS else {}
     return {**_decisive(movable), **memory, "torch": version_of("torch")}
 
@@ -204,8 +209,8 @@ def _member_origin(member: Member) -> Origin:
     }
 
 
-def _file_name(member: Member) -> str:
-    return plugins.drop_folder(member.name).replace(":", "-")
+def _file_name(name: str) -> str:
+    return plugins.drop_folder(name).replace(":", "-")
 
 
 def _decisive(recipe: Any) -> Origin:
@@ -308,19 +313,3 @@ def _explained(path: Path) -> AbstractContextManager[None]:
         f"Set {FOLDER_VARIABLE} to a folder that you may write to.",
     )
     return explain_refusal(what, fix)
-
-
-def digest_of(path: str) -> str:
-    """Return the hash of a file of weights; refuse any other file."""
-    from safetensors import SafetensorError, safe_open
-
-    file = Path(path).expanduser()
-    try:
-        with safe_open(file, framework="np") as kept:
-            kept.keys()
-        return hashlib.sha256(file.read_bytes()).hexdigest()[:20]
-    except (SafetensorError, OSError) as error:
-        raise RequestError(
-            f"Weights cannot be read from '{path}' ({first_line(error)}). Give a safetensors file; "
-            "`safetensors.torch.save_file(model.state_dict(), FILE)` writes one."
-        ) from error

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from driftlab.platform.core.limits import limited
 from driftlab.platform.core.records import Weights
 from driftlab.platform.core.seeding import rng_for, seed_for
 from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.named import task_of
 from driftlab.platform.networks.predict import load, state_of, to_input, torch_device
 from driftlab.platform.networks.training.descent import Adam, Descent
 from driftlab.platform.networks.training.training_loop import (
@@ -32,8 +32,9 @@ from driftlab.platform.networks.training.training_loop import (
     deterministic,
     one_thread,
 )
+from driftlab.platform.networks.training.weight_files import read_weights
 from driftlab.platform.networks.vector import bind_vector
-from driftlab.platform.networks.zoo import ZOO, task_of
+from driftlab.platform.networks.zoo import ZOO
 
 if TYPE_CHECKING:
     from torch import nn
@@ -58,10 +59,7 @@ def pretrain(recipe: Recipe, before: Weights | None = None) -> Weights:
     `before` holds the weights of `recipe_elsewhere`, if the recipe names a pre-training set.
     """
     with one_thread():
-        classes = len(CLASSES) if recipe.fresh_head else recipe.classes
-        model = build(recipe.network, classes, seed=seed_for(recipe.seed, "pretrain", "weights"))
-        if recipe.start:
-            begin_from(model, recipe.start, ZOO[recipe.network].head, trained=recipe.steps > 0)
+        model = begin(recipe)
         if recipe.elsewhere:
             assert before is not None, "the weights of recipe_elsewhere are missing"
             _load_except_head(model, recipe, before)
@@ -70,10 +68,29 @@ def pretrain(recipe: Recipe, before: Weights | None = None) -> Weights:
         return state_of(_replace_head(model, recipe) if recipe.fresh_head else model)
 
 
+def begin(recipe: Recipe) -> torch.nn.Module:
+    """Build a network, and load the weights of its file if the recipe names one."""
+    classes = len(CLASSES) if recipe.fresh_head else recipe.classes
+    seed = seed_for(recipe.seed, "pretrain", "weights")
+    model = build(recipe.network, classes, seed=seed, size=(recipe.height, recipe.width))
+    if recipe.start:
+        begin_from(model, recipe.start, heads_of(recipe), trained=recipe.steps > 0)
+    return model
+
+
+def heads_of(recipe: Recipe) -> tuple[str, ...]:
+    """Name the layers that depend on the classes: as in the zoo, else by their shapes."""
+    if recipe.network in ZOO:
+        return (ZOO[recipe.network].head,)
+    size = (recipe.height, recipe.width)
+    some, more = (build(recipe.network, count, seed=0, size=size).state_dict() for count in (5, 6))
+    return tuple(sorted({name.rpartition(".")[0] for name in some if some[name].shape != more[name].shape}))
+
+
 def _load_except_head(model: torch.nn.Module, recipe: Recipe, before: Weights) -> None:
     """Copy the weights that were trained on another labelled set, except the head."""
-    head = f"{ZOO[recipe.network].head}."
-    kept = {name: torch.from_numpy(value) for name, value in before.items() if not name.startswith(head)}
+    heads = tuple(f"{head}." for head in heads_of(recipe))
+    kept = {name: torch.from_numpy(value) for name, value in before.items() if not name.startswith(heads)}
     model.load_state_dict({**model.state_dict(), **kept})
 
 
@@ -102,8 +119,8 @@ def _training_frames(recipe: Recipe) -> LabelledFrames:
 
 def _replace_head(trained: torch.nn.Module, recipe: Recipe) -> torch.nn.Module:
     """Return the network for the recipe's classes: a random head, trained weights elsewhere."""
-    seed = seed_for(recipe.seed, "pretrain", "head")
-    model, wider = (build(recipe.network, recipe.classes + more, seed=seed) for more in (0, 1))
+    seed, size = seed_for(recipe.seed, "pretrain", "head"), (recipe.height, recipe.width)
+    model, wider = (build(recipe.network, recipe.classes + more, seed=seed, size=size) for more in (0, 1))
     # The head consists of the entries whose shape depends on the number of classes.
     fresh, wide = model.state_dict(), wider.state_dict()
     kept = {name: value for name, value in trained.state_dict().items() if fresh[name].shape == wide[name].shape}
@@ -114,7 +131,7 @@ def _replace_head(trained: torch.nn.Module, recipe: Recipe) -> torch.nn.Module:
 def build_family(recipe: FamilyRecipe, weights: Weights, limit_s: float = math.inf) -> Weights:
     """Return the family of a trained network as arrays; RunError if the member exceeds the time limit."""
     network, scaling = recipe.network, limited(recipe.scaling, limit_s)
-    model = build(network.network, network.classes, seed=0).eval()
+    model = build(network.network, network.classes, seed=0, size=(network.height, network.width)).eval()
     load(model, weights)
     stored: Weights = scaling.store(scaling.build(model, draw_data(network) if scaling.needs_data else None))
     return stored
@@ -123,7 +140,7 @@ def build_family(recipe: FamilyRecipe, weights: Weights, limit_s: float = math.i
 def build_pack(recipe: SourceSummaryRecipe, stored: Weights, limit_s: float = math.inf) -> Weights:
     """Return an adaptation member's summary of a family of networks and its training data."""
     network, scaling = recipe.family.network, limited(recipe.family.scaling, limit_s)
-    model = build(network.network, network.classes, seed=0).eval()
+    model = build(network.network, network.classes, seed=0, size=(network.height, network.width)).eval()
     family = scaling.restore(model, stored, (network.height, network.width))
     with deterministic(seed_for(network.seed, "pack")):
         pack: Weights = limited(recipe.adaptation, limit_s).summarise_source_family(scaling, family, draw_data(network))
@@ -205,14 +222,12 @@ def _rate_factor(progress: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * (progress - WARM_UP) / (1 - WARM_UP)))
 
 
-def begin_from(model: nn.Module, path: str, head: str, *, trained: bool) -> None:
-    """Load a file's weights; a head for other classes stays random if the network is trained afterwards."""
-    from safetensors.torch import load_file
-
-    weights, own = load_file(Path(path).expanduser()), model.state_dict()
+def begin_from(model: nn.Module, path: str, heads: tuple[str, ...], *, trained: bool) -> None:
+    """Load a file's weights; heads for other classes stay random if the network is trained afterwards."""
+    weights, own = read_weights(path), model.state_dict()
     if "network." in next(iter(own)) and not any(name.startswith("network.") for name in weights):
         weights = {f"network.{name}": value for name, value in weights.items()}  # torchvision's names
-    optional = {name for name in own if trained and name.startswith(f"{head}.")}
+    optional = {name for name in own if trained and name.startswith(tuple(f"{head}." for head in heads))}
     fits = {name: value for name, value in weights.items() if name in own and value.shape == own[name].shape}
     missing = [name for name in own if name not in fits and name not in optional and not name.endswith(COUNTER)]
     unknown = [name for name in weights if name not in own]
@@ -224,6 +239,6 @@ def begin_from(model: nn.Module, path: str, head: str, *, trained: bool) -> None
         ]
         raise RequestError(
             f"The weights in '{path}' are of another network: {' and '.join(faults)}. If only the classes differ, "
-            f"train the head '{head}' with student.pretrain_steps above 0."
+            f"train the head '{', '.join(heads)}' with student.pretrain_steps above 0."
         )
     model.load_state_dict({**own, **fits})

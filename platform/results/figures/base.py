@@ -117,7 +117,7 @@ class Figure:
 def view_of(run: Run, tables: Tables | None = None) -> View:
     """Return the inputs of figures for a run; systems keep the colours of its report."""
     tables = tables or Tables(run)
-    runs = plots.with_settings(tables.frame("runs"))
+    runs = plots.with_settings(tables.frame("runs"), run.info)
     styles = plots.assign_styles(runs, [_name(system) for system in run.spec.get("systems", ())])
     return View(tables, runs[runs["status"] == "done"], styles)
 

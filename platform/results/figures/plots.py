@@ -88,17 +88,31 @@ def some_of(styles: StyleMap, names: Iterable[str]) -> dict[str, Style]:
     return found | series(name for name, style in found.items() if style.colour in COLOURS)
 
 
-def with_settings(runs: pd.DataFrame) -> pd.DataFrame:
-    """Add the column `setting`: the workload, with the fleet if there are several."""
+def with_settings(runs: pd.DataFrame, info: Mapping[str, Any] | None = None) -> pd.DataFrame:
+    """Add the column `setting`: the workload, with the fleet if there are several.
+
+    The column `agreement` names the teacher whose labels replace the ground truth of the workload, by run.json.
+    """
     several = runs["fleet"].nunique() > 1
     setting = runs["workload"] + " · " + runs["fleet"] if several else runs["workload"]
-    return runs.assign(setting=setting)
+    return runs.assign(
+        setting=setting, agreement=runs["workload"].map((info or {}).get("agreement") or {}).astype(object)
+    )
+
+
+def reference_label(runs: pd.DataFrame) -> str:
+    """Return the source of the labels that score predictions: truth, or the teacher of all these runs."""
+    teachers = {None} if "agreement" not in runs else set(runs["agreement"].fillna(""))
+    return f"teacher {teacher}" if len(teachers) == 1 and (teacher := teachers.pop()) else "truth"
 
 
 def measure(runs: pd.DataFrame) -> str:
-    """Return the name of the score (mIoU, accuracy, F1), given by the task of the students."""
+    """Return the name of the score: mIoU, accuracy or F1 by task, or agreement with a teacher."""
     from driftlab.platform.networks.zoo import ZOO
 
+    if "agreement" in runs and runs["agreement"].notna().any():
+        label = reference_label(runs)
+        return "score" if label == "truth" else f"agreement with the {label}"
     found = {ZOO[name].task.measure for name in set(runs["student"].dropna()) if name in ZOO}
     return found.pop() if len(found) == 1 else "score"
 

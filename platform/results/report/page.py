@@ -82,7 +82,7 @@ def write_report(directory: str | Path, other: str | Path | None = None) -> Path
 def compose(run: Run) -> Page:
     """Compute everything that the report shows."""
     tables = Tables(run)
-    runs = plots.with_settings(tables.frame("runs"))
+    runs = plots.with_settings(tables.frame("runs"), run.info)
     view = view_of(run, tables)
     failed = runs[runs["status"] == "failed"]
     verdicts = claims.evaluate(run, tables=tables) if len(runs) else []

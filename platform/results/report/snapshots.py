@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from driftlab.datasets.frames import IGNORE
 from driftlab.platform.networks.tasks.tasks import SEGMENTATION
-from driftlab.platform.results.figures.plots import Style, measure
+from driftlab.platform.results.figures.plots import Style, measure, reference_label
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,8 +56,8 @@ def strips(
     joined = snapshots.merge(runs[["cell", "setting", "system", "seed"]], on="cell")
     found = []
     for setting in sorted(set(joined["setting"])):
-        strip = _strip(setting, first_stream(joined, setting), frames, styles)
         cells = runs[runs["setting"] == setting]
+        strip = _strip(setting, first_stream(joined, setting), frames, styles, reference_label(cells))
         named = measure(cells) == SEGMENTATION.measure and not set(cells["workload"]) & set(unnamed_classes)
         found.append(strip if named else replace(strip, classes=()))  # the names are those of street scenes
     return found
@@ -84,13 +84,15 @@ def score_notes(frames: pd.DataFrame, cell: str, device: str, times_s: Sequence[
     return tuple(f"{scores[time_s]:.2f}" if time_s in scores.index else "" for time_s in times_s)
 
 
-def _strip(setting: str, here: pd.DataFrame, frames: pd.DataFrame, styles: Mapping[str, Style]) -> Strip:
+def _strip(
+    setting: str, here: pd.DataFrame, frames: pd.DataFrame, styles: Mapping[str, Style], reference: str
+) -> Strip:
     times = evenly_spaced(here["time_s"], MOMENTS)
     device = str(here["device"].iloc[0])
     shown = here.drop_duplicates("time_s").set_index("time_s")
     rows = [("frame", tuple(Picture(_source(shown["image"].get(time_s), smooth=True)) for time_s in times))]
     if shown["truth"].notna().any():
-        rows.append(("truth", tuple(Picture(_source(shown["truth"].get(time_s))) for time_s in times)))
+        rows.append((reference, tuple(Picture(_source(shown["truth"].get(time_s))) for time_s in times)))
     for system in styles:
         own = here[here["system"] == system].set_index("time_s")
         if own.empty:

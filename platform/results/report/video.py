@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.figures.plots import StyleMap
+from driftlab.platform.results.figures.plots import StyleMap, reference_label
 from driftlab.platform.results.report.snapshots import Moments, address, evenly_spaced, first_stream, score_notes
 from driftlab.platform.results.tables.columns import LIVE_SCORE
 
@@ -52,7 +52,8 @@ def make_video(runs: pd.DataFrame, snapshots: pd.DataFrame, frames: pd.DataFrame
     shown = here.drop_duplicates("time_s").set_index("time_s")
     tiles = [Tile("frame", _sprite(shown["image"], times, size, smooth=True), ())]
     if shown["truth"].notna().any():
-        tiles.append(Tile("truth", _sprite(shown["truth"], times, size), ()))
+        label = reference_label(runs[runs["setting"] == here["setting"].iloc[0]])
+        tiles.append(Tile(label, _sprite(shown["truth"], times, size), ()))
     for system in _shown_systems(here, styles):
         own = here[here["system"] == system].set_index("time_s")
         notes = score_notes(frames, str(own["cell"].iloc[0]), str(here["device"].iloc[0]), times)

@@ -16,7 +16,7 @@ from driftlab.errors import RequestError, WireError
 from driftlab.platform.adaptation.base import EMPTY_PACK
 from driftlab.platform.core.limits import limited
 from driftlab.platform.core.records import Applied, Finished, ModelCost, Reply, StreamStatistics, Weights
-from driftlab.platform.networks import state, vector, zoo
+from driftlab.platform.networks import named, state, vector
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.early_exit import EarlyExitNetwork, reached_cost, record_exits
 from driftlab.platform.networks.predict import predict
@@ -58,13 +58,13 @@ class AppNode:
     """Runs its model on every frame for which there is time; weights change only between two frames."""
 
     def __init__(self, spec: AppNodeConfig, weights: Weights, pack: Weights = EMPTY_PACK) -> None:
-        self._spec, self._task, self._weights, self._pack = spec, zoo.task_of(spec.student.network), weights, pack
+        self._spec, self._task, self._weights, self._pack = spec, named.task_of(spec.student.network), weights, pack
         self._adaptation = limited(spec.student.adaptation, spec.member_limit_s, but=LIMITED_HERE)
         self._scaling = limited(spec.student.scaling, spec.member_limit_s)
         self._family = networks.family_of(spec.student, self._scaling, weights)
         self._timeline = ShareTimeline()
         self._meter = CallMeter(spec.student.seed, {"device": spec.device, "app": spec.app, "node": "application"})
-        self._results = FrameResults(spec, self._task, Scorer(spec.student.classes, self._task))
+        self._results = FrameResults(spec, self._task, Scorer(spec.student.classes, self._task, spec.scored))
         self._observer = StreamObserver(self._task) if spec.uses_statistics else None
         self._unready: list[FrameResult] = []  # frames whose confidence is not known yet
         self._tracker = Tracker(self._task, chained=spec.chained)

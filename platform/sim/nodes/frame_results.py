@@ -65,6 +65,7 @@ class Scorer:
 
     classes: int
     task: Task = SEGMENTATION
+    scored: tuple[int, ...] = ()  # classes that count; none: all
     _predicted: CountWindow = field(default_factory=CountWindow)
     _live: CountWindow = field(default_factory=CountWindow)
 
@@ -81,6 +82,9 @@ class Scorer:
         `live` maps the places of frames whose live prediction differs from `predicted` to it. The first `unpredicted`
         frames come before any prediction.
         """
+        full_truth = truth
+        if self.scored:
+            predicted, truth = self.task.restrict(predicted, full_truth, self.scored)
         counts = self.task.counts(predicted, truth, self.classes)
         live_counts, shown = counts, slice(unpredicted, None)
         if live:
@@ -88,6 +92,8 @@ class Scorer:
             others = predicted[places]
             for index, label in enumerate(live.values()):
                 others[index] = label
+            if self.scored:
+                others, _ = self.task.restrict(others, full_truth[places], self.scored)
             live_counts = counts.copy()
             live_counts[places] = self.task.counts(others, truth[places], self.classes)
         frame, own = self.task.score(counts), counts[shown]

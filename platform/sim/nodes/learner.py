@@ -28,7 +28,7 @@ from driftlab.platform.core.records import (
     Weights,
 )
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.networks import state, vector, zoo
+from driftlab.platform.networks import named, state, vector
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import predict
 from driftlab.platform.networks.strided import make_safe
@@ -62,7 +62,7 @@ class LearnerNode:
         domain_oracle: bool = False,
         pack: Weights = EMPTY_PACK,
     ) -> None:
-        self._spec, self._task, self._weights = spec, zoo.task_of(spec.network), weights
+        self._spec, self._task, self._weights = spec, named.task_of(spec.network), weights
         self._limit_s, self._domain_oracle, self._pack_of_source = limit_s, domain_oracle, pack
         self._adaptation = limited(spec.adaptation, limit_s, but=LIMITED_HERE)
         self._scaling = limited(spec.scaling, limit_s)

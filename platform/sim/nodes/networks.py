@@ -47,14 +47,15 @@ def built_from(recipe: FamilyRecipe, arrays: Weights, limit_s: float = 600.0) ->
     """Describe a family by its stored form."""
     network, scaling = recipe.network, limited(recipe.scaling, limit_s)
     size = (network.height, network.width)
-    family = scaling.restore(build(network.network, network.classes, seed=0).eval(), arrays, size)
+    family = scaling.restore(build(network.network, network.classes, seed=0, size=size).eval(), arrays, size)
     return Reply(Built(scaling.profile(family, size), digest(arrays)), payload=arrays)
 
 
 def family_of(spec: StudentSpec, scaling: Scaling, weights: Weights) -> Any:
     """Restore the family of a scaling member, on the torch device where it will run."""
-    model = build(spec.network, spec.classes, seed=0).eval().to(spec.torch_device)
-    return scaling.restore(model, weights, (spec.height, spec.width))
+    size = (spec.height, spec.width)
+    model = build(spec.network, spec.classes, seed=0, size=size).eval().to(spec.torch_device)
+    return scaling.restore(model, weights, size)
 
 
 def network_for(scaling: Scaling, family: Any, budget: Budget) -> nn.Module:

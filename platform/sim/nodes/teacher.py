@@ -96,6 +96,6 @@ def _network(spec: TeacherSpec, weights: Weights) -> nn.Module:
     from driftlab.platform.networks.architectures import build
     from driftlab.platform.networks.predict import load
 
-    model = build(spec.network, spec.classes, seed=0)
+    model = build(spec.network, spec.classes, seed=0, size=(spec.height, spec.width))
     load(model, weights)
     return model.eval().to(spec.torch_device)

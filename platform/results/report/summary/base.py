@@ -75,7 +75,7 @@ Kind = Callable[[View], Part | None]
 
 def cells(view: View) -> pd.DataFrame:
     """List every cell with its setting, including failed ones."""
-    return plots.with_settings(view.tables.frame("runs"))
+    return plots.with_settings(view.tables.frame("runs"), view.tables.run.info)
 
 
 def by_system(view: View, line: Callable[[str, str, pd.DataFrame], T]) -> list[T]:

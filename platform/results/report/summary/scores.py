@@ -65,7 +65,17 @@ def show(view: View) -> Part | None:
     grace_s = view.tables.run.spec.get("grace_s")
     grace = "one frame interval" if grace_s is None else f"{grace_s:g} s"
     note = NOTE.format(measures, reference(view) or "no adaptation", grace) + _same_bound(runs)
-    return Part(_columns(measure(runs)), list(map(_row, found)), (), note)
+    return Part(_columns(measure(runs)), list(map(_row, found)), (), note, _opinions(runs))
+
+
+def _opinions(runs: pd.DataFrame) -> list[str]:
+    """Name the teacher of each workload without ground truth."""
+    found = runs[["workload", "agreement"]].dropna().drop_duplicates()
+    return [
+        f"{workload} has no ground truth: its scores are the agreement with the teacher {teacher}, a network that was "
+        "trained on other pictures and makes mistakes. They do not state how often a prediction is right."
+        for workload, teacher in found.itertuples(index=False)
+    ]
 
 
 def _same_bound(runs: pd.DataFrame) -> str:
