@@ -23,6 +23,7 @@ from driftlab.platform.results import isolation
 from driftlab.platform.results.claims import cells, ledger, pages
 from driftlab.platform.results.claims.base import NO_RUN, Verdict
 from driftlab.platform.results.claims.statistics import Measured
+from driftlab.platform.results.report.paper_tables import grids_of
 from driftlab.platform.results.tables.read import open_run
 
 TABLES = cells.every_table()
@@ -144,6 +145,24 @@ def test_cells_are_recorded_and_written_into_pages(tmp_path):
     (row,) = (line for line in text.splitlines() if line.startswith("| Running, AMS"))
     assert "same sign | ams-table2, small, *stale*" in row
     assert text.count("not run") == 33
+
+
+def test_a_report_has_the_tables_that_its_experiment_repeats():
+    tables = street(no_custom=0.5, ams=0.7)
+    assert grids_of(tables) == []
+    tables.run.spec["name"] = "ams-table2"
+    (grid,) = grids_of(tables)
+    assert len(grid.rows) == 35
+    assert [cell.text for cell in grid.rows["Running, AMS"]][::3] == ["69.55 %", "same sign"]
+    assert {len(cells) for cells in grid.rows.values()} == {len(grid.columns)}
+
+
+def test_too_few_seeds_are_the_reason_where_a_value_needs_several():
+    (cell, *_) = (cell for cell in TABLES["ams-fig4"].cells if cell.claim == "AMS-20")
+    one = Made(runs=[run_row(name, 0, score=score) for name, score in (("ams", 0.6), ("just_in_time", 0.5))])
+    (verdict,) = (each for each in cells.compare(TABLES["ams-fig4"], one) if each.claim.sentence == cell.sentence)
+    assert verdict.result == "not run"
+    assert verdict.note.startswith("one seed has no interval")
 
 
 def test_a_cell_without_a_line_takes_that_of_its_claim():

@@ -30,7 +30,7 @@ from driftlab.platform.results.claims.base import (
     format_value,
     measure_claim,
 )
-from driftlab.platform.results.claims.statistics import Measured
+from driftlab.platform.results.claims.statistics import MORE_SEEDS, Measured
 from driftlab.platform.results.relations.base import Untestable
 from driftlab.platform.results.tables.read import Tables
 
@@ -113,7 +113,8 @@ def compared_with(tables: Tables) -> list[tuple[PaperTable, list[Verdict]]]:
 def _compare(cell: PaperCell, tables: Tables) -> Verdict:
     found = measure_claim(cell, tables)
     if isinstance(found, Untestable):
-        return Verdict(cell, "not run", None, cell.takes)
+        few = f"{found.reason}: " if found.reason.startswith(MORE_SEEDS) else ""
+        return Verdict(cell, "not run", None, few + cell.takes)
     return Verdict(cell, cell.sign_of(found, tables), found, found.note)
 
 
