@@ -57,6 +57,13 @@ def test_a_cell_has_the_value_of_its_row_and_column():
     assert beyond["ams-table1: A2D2, downlink, One-Time"] == 203
 
 
+def test_keys_of_a_row_come_before_those_of_its_column_and_of_the_table():
+    takes = {cell.id: cell.takes for cell in TABLES["ams-table1"].cells}
+    assert "size=long" in takes["ams-table1: Outdoor Scenes, mIoU, AMS"]
+    assert "size=city" in takes["ams-table1: Outdoor Scenes, mIoU, Just-In-Time"]
+    assert "videos" in takes["ams-table1: LVS, mIoU, Just-In-Time"]
+
+
 def test_a_sign_is_that_of_the_difference_from_the_reference():
     """One-Time gains on Running in the paper; without a gain the sign is undecided."""
     words = {}
@@ -215,6 +222,10 @@ class TestRelations:
         more = self.of_recorded("N-2", "moved", "independent", app="a", upgrade=True, direction="dropped")
         assert more == pytest.approx(100 / 6 * 1e-6)
         assert self.of_recorded("N-2", "energy_of_switches", app="a") > 0
+
+    def test_a_share_selects_the_network(self):
+        half, none = (self.of_recorded("N-1", "pruned", "trr", removed=removed) for removed in (0.5, 0.0))
+        assert half != none
 
     @pytest.mark.parametrize(("layer", "known"), [(-1, True), (-2, True), (-9, False)])
     def test_layers_are_counted_from_the_last_that_was_pruned(self, layer, known):
