@@ -81,6 +81,6 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 $(READY_ALL): $(READY)
-	@echo 'Adding what tests, notebooks and optional data need, once: 0.3 GB, about a minute'
+	@echo 'Adding what tests, notebooks and optional data need, once: 0.5 GB, about a minute'
 	@$(INSTALL) -e '.[dev,notebook,data]'
 	@touch $@

@@ -1,11 +1,12 @@
 """Measure one adaptation of each label-free member against bare PyTorch; prints one JSON line.
 
-An adaptation is one phase over 100 samples. The bare loop makes the same forward and backward passes over batches of
-the same sizes, through the network as prepared by the member, with a plain step of gradient descent and nothing else.
-A member without passes has no ratio. `fifth_of_filters` compares ElasticDNN's phase with a fifth of each layer's
-filters to the phase with all filters, on small and wide networks: `median` and `least` are ratios of times, `charged`
-is the ratio in the cost model. Both sides run in turn on one thread; times are processor times, and ratios are medians
-over the turns. `least` is the ratio of the least times, which other programs disturb least.
+An adaptation is one phase over 100 samples. The bare loop makes the forward and backward passes that hooks on the
+network counted in a phase, over batches of the same sizes, through the network as prepared by the member, with a
+plain step of gradient descent and nothing else. The member's statement does not count. A member without passes has no
+ratio. `fifth_of_filters` compares ElasticDNN's phase with a fifth of each layer's filters to the phase with all
+filters, on small and wide networks: `median` and `least` are ratios of times, `charged` is the ratio in the cost
+model. Both sides run in turn on one thread; times are processor times, and ratios are medians over the turns. `least`
+is the ratio of the least times, which other programs disturb least.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -65,20 +67,45 @@ def adapt_seconds(
     return time.process_time() - start_s, done.passes
 
 
-def bare_seconds(model: nn.Module, passes: Passes, size: int) -> float:
+@dataclass
+class Counted:
+    """The passes of a phase in their order, and the parameters whose gradients were computed."""
+
+    frames: list[int] = field(default_factory=list)
+    backward: set[int] = field(default_factory=set)  # of these passes, by place
+    learned: set[str] = field(default_factory=set)
+
+
+def count_passes(member: Adaptation, model: nn.Module, size: int, steps: int, pack: Weights) -> Counted:
+    """Run one phase of a member on a copy of a network, and count its passes by hooks."""
+    twin, batch, found = copy.deepcopy(model), batch_of(size), Counted()
+    state = member.prepare(twin, pack)
+
+    def ran(_: nn.Module, given: tuple[Any, ...], outputs: torch.Tensor) -> None:
+        place = len(found.frames)
+        found.frames.append(len(given[0]))
+        if outputs.requires_grad:
+            outputs.register_hook(lambda _: found.backward.add(place))
+
+    twin.register_forward_hook(ran)
+    for name, parameter in twin.named_parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(lambda _, name=name: found.learned.add(name))
+    member.adapt(twin, state, batch, Phase(steps))
+    return found
+
+
+def bare_seconds(model: nn.Module, passes: Counted, size: int) -> float:
     """Time the same passes without the member: forward alone, or with a step on the trained parameters."""
     twin, images = copy.deepcopy(model), batch_of(size).images
     for name, parameter in twin.named_parameters():
-        owner = name.rpartition(".")[0]
-        parameter.requires_grad_(passes.trained is None or owner in passes.trained)
+        parameter.requires_grad_(name in passes.learned)
     learning = [parameter for parameter in twin.parameters() if parameter.requires_grad]
     twin.train()
-    backward = list(passes.backward)
     start_s = time.process_time()
-    for frames in reversed(passes.forward):
+    for place, frames in enumerate(passes.frames):
         inputs = to_input(images[np.arange(frames) % SAMPLES])
-        if backward and backward[-1] == frames:
-            backward.pop()
+        if place in passes.backward and learning:
             entropies(twin(inputs)).mean().backward()
             with torch.no_grad():
                 for parameter in learning:
@@ -102,8 +129,8 @@ def over_bare(name: str, model: nn.Module, size: int, steps: int, repeats: int, 
     member = Member("adaptation", name, params).make()
     pack, prepared = pack_of(member, model, size), copy.deepcopy(model)
     member.prepare(prepared, pack)
-    _, passes = adapt_seconds(member, model, size, steps, pack)
-    if not passes.forward:
+    passes = count_passes(member, model, size, steps, pack)
+    if not passes.frames:
         return None
     pairs = in_turns(
         lambda: adapt_seconds(member, model, size, steps, pack)[0],

@@ -32,9 +32,9 @@ class DemoDevice:
         with self._lock:
             if not self.running:
                 out = Path(tempfile.mkdtemp(prefix="driftlab-demo-")) / "run"
-                command = [sys.executable, "-m", "driftlab", "device", "--server", url, "--workload", WORKLOAD]
+                command = [sys.executable, "-m", "driftlab", "device", "--server", url, "--name", "demo"]
                 self._process = subprocess.Popen(
-                    [*command, "--seconds", f"{seconds:g}", "--out", str(out)],
+                    [*command, "--workload", WORKLOAD, "--seconds", f"{seconds:g}", "--out", str(out)],
                     env={**os.environ, "DRIFTLAB_TOKEN": token} | ({"SSL_CERT_FILE": cert} if cert else {}),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from driftlab.errors import RunError, WireError
 from driftlab.platform.core.files import write_atomically
-from driftlab.platform.field.messages import SampleMessage, decode_results, decode_samples
+from driftlab.platform.field.messages import SampleMessage, decode_results, decode_samples, decode_status
 from driftlab.platform.field.opening import FieldCell, dump_weights, open_on_server
 from driftlab.platform.field.request import SessionRequest
 from driftlab.platform.field.rounds import (
@@ -36,7 +37,10 @@ from driftlab.platform.field.rounds import (
     upload_files,
 )
 from driftlab.platform.sim.inline import InlineSession
+from driftlab.platform.sim.nodes.camera import stream_of
 from driftlab.serve_apps.event_bell import EventBell
+from driftlab.serve_apps.images import legend_of, pixels_of
+from driftlab.serve_apps.timeline import Timeline
 
 SESSION = "session.json"
 IDLE_TIMEOUT_S = 60.0  # after the end of its stream, a session may be replaced by a new one
@@ -61,6 +65,7 @@ class HostedSession:
         self.shown: NewestSample | None = None
         self.waiting: deque[SampleMessage] = deque()
         self.ended, self.fault, self.asked_all = False, "", False
+        self.timeline, self.created = Timeline(), time.time()
         self.news = EventBell()  # rings at results and at the end
         self.on_work: Callable[[], None] = lambda: None  # called when a round is due
         self._lock, self._using, self._working = threading.Lock(), threading.Lock(), threading.Lock()
@@ -90,14 +95,20 @@ class HostedSession:
             self.waits_since_s = self.waits_since_s if self.has_work else time.monotonic()
             self._up_bytes += len(message.payload)
             self.waiting.append(message)
+            self.timeline.add_upload(message.sent_s, len(message.payload))
         self.on_work()
         return message.number
+
+    def report(self, text: str | bytes) -> None:
+        """Store a report of the device; raise WireError for any other text."""
+        self.timeline.add_report(decode_status(text))
 
     def ask_all(self) -> int:
         """Request a result with all weights; return the number of the newest result before it."""
         with self._lock:
             self.waits_since_s = self.waits_since_s if self.has_work else time.monotonic()
             self.asked_all = True
+        self.timeline.add_resync(self.now_s())
         self.on_work()
         return self.progress.number
 
@@ -139,15 +150,20 @@ class HostedSession:
         """Return the state of the session as plain data."""
         progress, last = self.progress, self.progress.rounds[-1] if self.progress.rounds else None
         plan = {"rate_fps": last.row.get("rate_fps"), "interval_s": last.row.get("interval_s")} if last else {}
-        workload = self.asked.workload
+        workload, device = self.asked.workload, self.timeline.newest
         return {
+            "name": self.asked.name or f"seed {self.asked.seed}",
+            "state": self.state,
+            "age_s": round(time.time() - self.created),
+            "device": None if device is None else vars(device),
+            "duration_s": workload.duration_s,
             "system": self.cell.runner.cell.system.name,
             "workload": workload.name,
             "network": self.app.networks.student.name,
             "task": self.app.networks.task.name,
             "size": [workload.height, workload.width],
             "fps": workload.fps,
-            "time_s": round(self.now_s(), 3),
+            "time_s": round(self.device_s(), 3),
             "uploads": self.received,
             "waiting": len(self.waiting),
             "results": progress.number,
@@ -159,6 +175,34 @@ class HostedSession:
             "ended": self.ended,
             "fault": self.fault,
         }
+
+    def events(self) -> dict[str, Any]:
+        """Return events and scores over time, the available images, and the classes with their colours."""
+        images = [] if self.shown is None else list(pixels_of(self.shown))
+        return {**self.timeline.document(list(self.progress.rounds)), "images": images, "classes": self._legend}
+
+    @cached_property
+    def _legend(self) -> list[tuple[str, str]]:
+        return legend_of(stream_of(self.app.spec.stream).classes)
+
+    @property
+    def state(self) -> str:
+        """Return failed, finished, silent (no reports), training, waiting (for a round), running or opening."""
+        begun, time_s = bool(self.received or self.timeline.reports), self.device_s()
+        if self.fault:
+            return "failed"
+        if self.ended or (begun and time_s > self.app.facts.duration_s):
+            return "finished"
+        if self.timeline.is_silent:
+            return "silent"
+        if self._working.locked():
+            return "training"
+        return "waiting" if self.has_work else "running" if begun else "opening"
+
+    def device_s(self) -> float:
+        """Return the device's time, extrapolated from its newest report or upload."""
+        newest, heard_s = self.timeline.newest, self.timeline.heard_s
+        return max(self.now_s(), newest.time_s + time.monotonic() - heard_s) if newest and heard_s else self.now_s()
 
     def history(self) -> list[dict[str, Any]]:
         """Return the training rounds as plain data."""

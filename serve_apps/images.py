@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -63,13 +64,20 @@ def _words(digits: int) -> np.ndarray[Any, Any]:
 
 def image_of(shown: NewestSample, kind: str) -> bytes | None:
     """Return a part of the newest sample as PNG; None for an unknown part or labels that are no map."""
-    image = {"frame": shown.frame, "prediction": shown.prediction, "truth": shown.truth}.get(kind)
-    if image is None:
+    pixels = pixels_of(shown).get(kind)
+    if pixels is None:
         return None
-    if kind != "frame":
-        labels = np.asarray(image)
-        if labels.ndim != 2 or labels.dtype != np.uint8:
-            return None
-        image = PALETTE[labels]
-    done, data = cv2.imencode(".png", np.ascontiguousarray(np.asarray(image)[..., ::-1]))
+    done, data = cv2.imencode(".png", np.ascontiguousarray(pixels[..., ::-1]))
     return data.tobytes() if done else None
+
+
+def pixels_of(shown: NewestSample) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the parts of the newest sample that are images: the frame, and label maps in colours."""
+    maps = {kind: np.asarray(labels) for kind, labels in (("prediction", shown.prediction), ("truth", shown.truth))}
+    found = {kind: PALETTE[labels] for kind, labels in maps.items() if labels.ndim == 2 and labels.dtype == np.uint8}
+    return {"frame": np.asarray(shown.frame), **found}
+
+
+def legend_of(classes: Sequence[str]) -> list[tuple[str, str]]:
+    """Return each class with its colour in label maps."""
+    return [(name, "#" + PALETTE[label].tobytes().hex()) for label, name in enumerate(classes)]

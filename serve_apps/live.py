@@ -40,12 +40,20 @@ async def exchange(
 async def _receive(
     socket: WebSocket, session: HostedSession, hub: SessionRegistry, allowed: Callable[[], bool]
 ) -> None:
-    """Acknowledge uploads; a refused one closes the WebSocket, and HTTP then gives the device the reason."""
+    """Acknowledge uploads; a refused one closes the WebSocket, and HTTP then gives the device the reason.
+
+    A message of text is a report of the device.
+    """
     while True:
-        body = await socket.receive_bytes()
-        if len(body) > hub.limits.body_bytes or hub.draining or not allowed():
+        message = await socket.receive()
+        body, text = message.get("bytes") or b"", message.get("text")
+        gone = message["type"] == "websocket.disconnect"
+        if gone or len(body) > hub.limits.body_bytes or hub.draining or not allowed():
             return
         try:
+            if text is not None:
+                session.report(text)
+                continue
             number = await run_in_threadpool(session.upload, body)
         except DriftlabError:
             await asyncio.wait_for(socket.send_bytes(REFUSED), SEND_TIMEOUT_S)

@@ -16,8 +16,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import HTTPConnection
 
 from driftlab.errors import DriftlabError, RequestError, WireError
-from driftlab.platform.field.messages import FORMAT
+from driftlab.platform.field.messages import FORMAT, MAX_REPORT_BYTES
 from driftlab.platform.field.request import SessionRequest
+from driftlab.platform.results.board.page import render
 from driftlab.serve_apps.batching import ImageBatches
 from driftlab.serve_apps.demo import DemoDevice
 from driftlab.serve_apps.guard import RETRY_AFTER, AccessMiddleware, deny
@@ -27,7 +28,6 @@ from driftlab.serve_apps.live import exchange
 from driftlab.serve_apps.sessions import ServerFull, SessionRegistry
 from driftlab.serve_apps.tokens import TOKEN_REQUIRED, token_of
 
-PAGE = Path(__file__).parent / "page.html"
 NO_SESSION = "this session does not exist"
 MAX_HOLD_S = 30.0
 BINARY = "application/octet-stream"
@@ -111,7 +111,7 @@ async def live(socket: WebSocket, name: str, after: Annotated[int, Query(ge=0)] 
 
 async def page(hub: Owner) -> HTMLResponse:
     """Return the live page."""
-    return HTMLResponse(PAGE.read_text(encoding="utf-8"))
+    return HTMLResponse(render("live.html.j2", Path(__file__).parent))
 
 
 async def openapi(request: Request, hub: Owner) -> dict[str, Any]:
@@ -149,6 +149,17 @@ async def source_summary(session: Session) -> Response:
 async def rounds(session: Session) -> list[dict[str, Any]]:
     """Return the training rounds with the columns of the table of updates."""
     return session.history()
+
+
+async def timeline(session: Session) -> dict[str, Any]:
+    """Return events and scores over time, and the classes and kinds of images of the newest sample."""
+    return await run_in_threadpool(session.events)
+
+
+async def report(request: Request, session: Session) -> Response:
+    """Store a report of the device: time, frame rate, latency and score as a JSON list."""
+    session.report(await read_body(request, MAX_REPORT_BYTES))
+    return Response()
 
 
 async def upload(request: Request, session: Session) -> Response:
@@ -235,6 +246,8 @@ ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("GET", "/sessions/{name}/weights", weights),
     ("GET", "/sessions/{name}/source_summary", source_summary),
     ("GET", "/sessions/{name}/rounds", rounds),
+    ("GET", "/sessions/{name}/timeline", timeline),
+    ("POST", "/sessions/{name}/report", report),
     ("POST", "/sessions/{name}/uploads", upload),
     ("GET", "/sessions/{name}/updates", updates),
     ("POST", "/sessions/{name}/resync", resync),

@@ -187,7 +187,7 @@ class SessionRegistry:
         return min(self._runners, key=lambda runner: len(runner.sessions))
 
     def _add(self, name: str, about: Any, session: HostedSession, runner: SessionWorkerThread) -> None:
-        self.sessions[name] = session
+        self.sessions[name], session.created = session, about["created"]
         self.tokens[about["token"]] = name
         runner.add(name, session)
 

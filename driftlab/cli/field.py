@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from driftlab.cli.apps import Apps, Capacity, MemoryMb, run_apps, settings_of_apps
 from driftlab.cli.output import print_json, print_note, say
 from driftlab.errors import RequestError, as_typed, first_line, shortened
 
@@ -51,6 +52,7 @@ EXAMPLES = """\b
 Examples:
   driftlab serve                                                     prints address and token
   driftlab device --server http://127.0.0.1:8700 --token T --workload streets/walking_paris --seconds 120
+  driftlab device --app lane.yaml --app signs.yaml --seconds 60      several applications, without a server
   driftlab device --record-load mine.csv --seconds 600               records CPU and memory load
 """
 
@@ -117,6 +119,7 @@ def _tls(cert: Path | None, key: Path | None) -> tuple[str, str]:
 
 
 def device(
+    ctx: typer.Context,
     server: Server = None,
     token: Token = None,
     workload: Workload = "streets/walking_paris",
@@ -126,21 +129,33 @@ def device(
     fps: Fps = 4.0,
     size: Size = "64x96",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the stream.")] = 0,
+    name: Annotated[str | None, typer.Option(help="Name on the server's live page.", show_default=False)] = None,
     pretrain_steps: Steps = None,
     teacher_steps: TeacherSteps = None,
     out: Out = None,
     resume: Resume = None,
     record_load: RecordLoad = None,
+    apps: Apps = None,
+    capacity: Capacity = 1.0,
+    memory: MemoryMb = None,
     as_json: Json = False,
 ) -> None:
     """Run a network on a stream in real time, and apply the updates of a server.
 
     The device skips frames that arrive during inference. While the server is unavailable it continues without updates.
-    It writes the tables of `driftlab run`, with measured times. With --record-load it only records the load of this
-    computer, for the devices of an experiment.
+    It writes the tables of `driftlab run`, with measured times. With --app it runs several applications without a
+    server, and a scheduler divides one core among them. With --record-load it only records the load of this computer,
+    for the devices of an experiment.
     """
+    _check_together(ctx, bool(apps))
     if record_load is not None:
         _record(record_load, seconds, as_json)
+        return
+    stream = {"name": workload, "duration_s": seconds, "fps": fps, **_size(size)}
+    if apps:
+        chosen = system if _is_given(ctx, "system") else "nestdnn"
+        settings = settings_of_apps(chosen, stream, _student(network, pretrain_steps), seed, memory)
+        run_apps(apps, settings, capacity, out, as_json)
         return
     from driftlab.platform.field.agent import Agent, join, read_ticket
     from driftlab.platform.field.client import Client
@@ -151,14 +166,27 @@ def device(
         return
     url, secret = _server(server, token)
     asked, source = _session_request(
-        {"system": system, "seed": seed, "student": _student(network, pretrain_steps)},
-        {"name": workload, "duration_s": seconds, "fps": fps, **_size(size)},
+        {"name": name, "system": system, "seed": seed, "student": _student(network, pretrain_steps)},
+        stream,
         teacher_steps,
     )
     Client(url, secret)  # refuses an invalid address or token before the message
     print_note("Opening a session. The server trains the network if it is not cached, which takes a minute or more.")
     ticket = join(url, secret, asked, source)
     _start(Agent(ticket), out, as_json)
+
+
+def _is_given(ctx: typer.Context, option: str) -> bool:
+    source = ctx.get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _check_together(ctx: typer.Context, several: bool) -> None:
+    """Refuse options that have no effect with, or without, --app."""
+    names = ("server", "token", "resume", "record_load", "teacher_steps", "name") if several else ("capacity", "memory")
+    if given := [f"--{name.replace('_', '-')}" for name in names if _is_given(ctx, name)]:
+        verb = "have" if len(given) > 1 else "has"
+        raise RequestError(f"{', '.join(given)} {verb} no effect {'with' if several else 'without'} --app.")
 
 
 def _record(file: Path, seconds: float, as_json: bool) -> None:
@@ -206,7 +234,8 @@ def fleet(
     stream = {"name": workload, "duration_s": seconds, "fps": fps, **_size(size)}
     student = _student(network, pretrain_steps)
     asked = [
-        _session_request({"system": system, "seed": seed, "student": student}, stream)[0] for seed in range(devices)
+        _session_request({"name": f"fleet-{seed}", "system": system, "seed": seed, "student": student}, stream)[0]
+        for seed in range(devices)
     ]
     folder = out or paths.fresh("fleet")
     started = Fleet(url, secret, asked, folder)

@@ -107,15 +107,21 @@ def _system(name: str, system: System) -> Entry:
 
 def _family(family: str) -> Kind:
     def summaries() -> dict[str, str]:
-        return {name: docstring_of(family, name).partition("\n")[0] for name in FAMILIES[family]}
+        return {name: docstring_of(family, name).partition("\n")[0] + _needs(family, name) for name in FAMILIES[family]}
 
     def describe(name: str) -> Entry:
         cls = member_class(family, name)
         facts = tuple(_explained(one) for one in parameters_of(cls).values())
         summary, _, text = (cls.__doc__ or "").partition("\n")
-        return Entry(family, name, summary, facts, text.strip(), _page(f"{family}/{name}"))
+        return Entry(family, name, summary + _needs(family, name), facts, text.strip(), _page(f"{family}/{name}"))
 
     return Kind(summaries, describe)
+
+
+def _needs(family: str, name: str) -> str:
+    """Return a sentence on the part of a network that a member needs; empty if it needs none."""
+    needs = getattr(member_class(family, name), "needs", "")
+    return f" Needs a network with {needs}." if needs else ""
 
 
 def _explained(one: Parameter) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 WIDTH = 100  # without a terminal
+MIN_NAME = 8  # characters of a truncated name
 UNITS = (
     ("days", 86_400, 172_800),
     ("hours", 3600, 5400),
@@ -39,6 +40,25 @@ def print_columns(rows: Iterable[Sequence[object]], *, indent: str = "") -> None
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         typer.echo((indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip())
+
+
+def print_ranked(head: Sequence[Sequence[str]], rows: Iterable[tuple[Sequence[str], str]]) -> None:
+    """Print right-aligned columns after the first; a row is bold, dim or plain, and dim rows stand apart.
+
+    If the table exceeds the width of a page, the first column is truncated.
+    """
+    listed = [*((line, "") for line in head), *rows]
+    widths = [max(len(cells[place]) for cells, _ in listed) for place in range(len(head[0]))]
+    widths[0] = max(MIN_NAME, min(widths[0], WIDTH - sum(width + 2 for width in widths[1:])))
+    before = ""
+    for cells, style in listed:
+        name = cells[0] if len(cells[0]) <= widths[0] else cells[0][: widths[0] - 1] + "…"
+        others = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
+        if style == "dim" != before:
+            typer.echo()
+        line = "  ".join([name.ljust(widths[0]), *others]).rstrip()
+        typer.echo(typer.style(line, **({style: True} if style else {})))
+        before = style
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, whole: Iterable[str] = ()) -> None:

@@ -21,13 +21,15 @@ MIB, GIB = 2**20, 2**30
 def print_plan(spec: Experiment, as_json: bool) -> None:
     """Print the cells with estimates of time, memory and disk on this computer; render no data."""
     from driftlab.platform.lab.cells import points_of
+    from driftlab.platform.lab.fitting import unfit_notes
     from driftlab.platform.lab.own_networks import applicability_in
 
     if as_json:
         print_json(plan_of(spec))
         return
     points = points_of(spec)
-    print_columns([*_grid_rows(spec, points), *_cost_rows(spec, len(points))])
+    notes = [("learns nothing", note) for note in unfit_notes(spec)]
+    print_columns([*_grid_rows(spec, points), *_cost_rows(spec, len(points)), *notes])
     for network, methods in applicability_in(spec).items():
         say()
         print_table((f"method on {network}", "applies", "why not"), [one.row for one in methods])
@@ -37,12 +39,14 @@ def print_plan(spec: Experiment, as_json: bool) -> None:
 def plan_of(spec: Experiment) -> dict[str, Any]:
     """Return the cells and the complete request of an experiment."""
     from driftlab.platform.lab.cells import points_of
+    from driftlab.platform.lab.fitting import unfit_notes
     from driftlab.platform.lab.own_networks import applicability_in
 
     cells = [point.id for point in points_of(spec)]
     methods = {name: [vars(one) for one in found] for name, found in applicability_in(spec).items()}
     own = {"methods": methods} if methods else {}
-    return {"experiment": spec.name, "cells": cells, "spec": spec.model_dump(mode="json"), **own}
+    request = {"experiment": spec.name, "cells": cells, "spec": spec.model_dump(mode="json")}
+    return {**request, "learns_nothing": list(unfit_notes(spec)), **own}
 
 
 def _grid_rows(spec: Experiment, points: Sequence[Point]) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""`driftlab report`, `claims`, `diff` and `export`: read finished runs."""
+"""`driftlab report`, `board`, `claims`, `diff` and `export`: read finished runs."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ MAX_SHOWN = 20  # differences that are printed
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command(short_help="Write report.html and report.md from a run's tables.")(report)
+    app.command(short_help="Write one page about many runs.")(board)
     app.command(short_help="Test the papers' claims on a run's tables.")(claims)
     app.command(short_help="Compare the tables of two runs.")(diff)
     app.command(short_help="Export a run to CSV, MLflow or TensorBoard.")(export)
@@ -68,6 +69,27 @@ def _print_paper_table(run: Path, name: str, as_json: bool) -> None:
     print_note(f"{table.source}: {table.title}")
     print_table(cells.COLUMNS, cells.as_rows(verdicts), whole=("paper", "ours"))
     print_note(", ".join(f"{count} {word}" for word, count in base.count_results(verdicts).items()))
+
+
+def board(
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="The folder that holds the runs.")] = Path("runs"),
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The page.  [default: DIR/board.html]")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write one page about all runs below a folder, to filter, sort and compare them.
+
+    The page is one file that opens offline, and links the report of each run.
+    """
+    from driftlab.platform.results.board.page import write_board
+
+    page, entries = write_board(folder, out)
+    for entry in entries:
+        if entry.health == "damaged":
+            print_note(f"{entry.name}: {entry.notes[0]}")
+    if as_json:
+        print_json({"board": page, "runs": {entry.name: entry.health for entry in entries}})
+    else:
+        say(str(page))
 
 
 def claims(

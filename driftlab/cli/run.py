@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from driftlab.cli.kinds import complete_names
-from driftlab.cli.output import print_columns, print_json, print_note, say
+from driftlab.cli.output import print_json, print_note, print_ranked, say
 from driftlab.cli.plan import print_plan
 from driftlab.cli.progress import shown
 from driftlab.errors import BackendLost, RequestError, as_typed, shortened
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from driftlab.platform.lab.grid import Outcome
     from driftlab.platform.lab.progress import Progress
     from driftlab.platform.lab.read import Experiment
+    from driftlab.platform.results.report.summary.base import Part
     from driftlab.platform.sim.session import Backend
 
 
@@ -295,16 +297,29 @@ def _sum_up(directory: Path) -> None:
     view = view_of(run)
     summary = summarise(view)
     for part in summary.parts:
-        head = ("workload", "system", *(column.named for column in part.columns))
-        print_columns([head, *((row.setting, row.named, *row.texts) for row in part.rows)])
-        say()
+        _print_part(part)
         for warning in part.warnings:
             say(warning)
         if part.warnings:
             say()
-    for line in (*summary.warnings, *(f"{finding.mark} {finding.text}".strip() for finding in summary.findings)):
+    for line in (*summary.warnings, *summary.findings):
         say(line)
     if summary.warnings or summary.findings:
         say()
     for note in (*how_chosen(view.tables), *unequal_budgets(view.tables)):
         say(note)
+
+
+def _print_part(part: Part) -> None:
+    """Print a table per setting: titles, units, methods with the best in bold, and bounds apart."""
+    places = [place for place, column in enumerate(part.columns) if not column.detail]
+    shown = [part.columns[place] for place in places]
+    head = [["system", *(column.title for column in shown)], ["", *(column.unit for column in shown)]]
+    for setting, rows in itertools.groupby(part.rows, lambda row: row.setting):
+        say(setting)
+        styled = [
+            ([row.named, *(row.texts[place] for place in places)], "dim" if row.bound else "bold" if row.best else "")
+            for row in rows
+        ]
+        print_ranked(head, styled)
+        say()

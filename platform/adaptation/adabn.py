@@ -7,7 +7,7 @@ over a complete domain; `full` is the paper's, as a cumulative average.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Le
@@ -33,6 +33,14 @@ class AdaBn(NormStatistics):
     )
     momentum: Annotated[float, Ge(0), Le(1), Means("weight of the newest batch, in variant momentum")] = 0.1
     alpha: Annotated[float, Ge(0), Le(1), Means("weight of the batch against the source, in variant alpha")] = 0.1
+    update_first: Annotated[
+        bool, Means("whether a batch moves the statistics before it is predicted, with predict_on batch")
+    ] = False
+
+    def faults(self) -> list[str]:
+        """Return a fault where no batch is predicted after its update."""
+        late = self.update_first and (self.predict_on == "frame" or self.by_batch())
+        return ["'update_first' needs predict_on: batch, and variant momentum or full"] if late else []
 
     @property
     def bn_momentum(self) -> float | None:  # type: ignore[override]
@@ -51,6 +59,9 @@ class AdaBn(NormStatistics):
         if self.variant == "full" and not run.forward:
             run.forget_statistics()
         run.watch(rows)
+        if self.update_first and run.phase.on_stream:
+            with run.resting():
+                run.show(run.outputs(rows))
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
         if not self.by_batch():
@@ -61,4 +72,6 @@ class AdaBn(NormStatistics):
     def passes_of(self, phase: Phase, frames: int) -> Passes | None:
         """Return the forward passes of a network with batch norms; none without an update or a prediction."""
         idle = self.by_batch() and not (phase.on_stream and self.predict_on == "batch")
-        return Passes() if idle else super().passes_of(phase, frames)
+        found = Passes() if idle else super().passes_of(phase, frames)
+        twice = self.update_first and phase.on_stream and found is not None
+        return replace(found, forward=2 * found.forward) if twice and found else found

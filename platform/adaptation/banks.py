@@ -16,9 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge, Le
 
-from driftlab.platform.adaptation.base import Batch, Phase
+from driftlab.platform.adaptation.base import UNFIT, Batch, Phase
 from driftlab.platform.adaptation.batches import (
-    NO_SCALES,
     Rows,
     frames_reject,
     norm_entries,
@@ -185,7 +184,7 @@ class MemoryBankAdaptation(LearningAdaptation, StatefulAdaptation):
     every_frames: Annotated[int, Ge(1), Means("frames from one step to the next", "frames")] = 64
     learning_rate: Annotated[float, Ge(0), Le(10), Means("step size of adam")] = 1e-3
 
-    tasks = ("classification",)
+    tasks, needs = ("classification",), "batch norms"
 
     @abstractmethod
     def bank(self, classes: int, rng: np.random.Generator) -> Bank:
@@ -204,7 +203,7 @@ class MemoryBankAdaptation(LearningAdaptation, StatefulAdaptation):
 
     def reject_reason(self, model: nn.Module, batch: Batch, state: Any) -> str:
         why = norms_reject(model, batch) or frames_reject(type(self).__name__, batch)
-        return why or ("" if scales_and_shifts(model) else NO_SCALES)
+        return why or ("" if scales_and_shifts(model, batch_only=True) else UNFIT["norms"])
 
     def training_batches(self, model: nn.Module, batch: Batch, phase: Phase) -> list[Rows]:
         return split_groups(len(batch.images), phase, self.stream_batch)
@@ -222,7 +221,7 @@ class MemoryBankAdaptation(LearningAdaptation, StatefulAdaptation):
 
     def start(self, run: LearningRun) -> str:
         """Bind nothing before the first step: most calls make none."""
-        run.names = scales_and_shifts(run.model)
+        run.names = scales_and_shifts(run.model, batch_only=True)
         run.held.setdefault("since", np.array(0))
         return ""
 
@@ -235,6 +234,7 @@ class MemoryBankAdaptation(LearningAdaptation, StatefulAdaptation):
         if not bool(outputs.isfinite().all()):
             run.stop("its predictions are not finite")
             return
+        run.show(outputs)
         if (bank := run.notes.get("bank")) is None:
             bank = run.notes["bank"] = self.bank(outputs.shape[1], run.batch.rng)
             bank.restore(below("bank", run.held))

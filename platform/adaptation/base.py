@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from driftlab.platform.core.records import AccuracyEstimates, Passes, Weights
 from driftlab.platform.networks.tasks.tasks import SEGMENTATION, Task, TaskLabels
+from driftlab.platform.networks.zoo import ZOO
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
 
 STREAM_BATCH = 32  # frames, unless a member sets another default
 EMPTY_PACK: Mapping[str, npt.NDArray[Any]] = {}  # of a member without a summary of the source
+Needs = Literal["", "batch norms", "norms", "a linear head"]
+UNFIT: Mapping[Needs, str] = {  # why nothing is learned on a network without it
+    "batch norms": "the network has no batch norm",
+    "norms": "the network has no norm with a scale or shift that learns",
+    "a linear head": "the network has no linear head",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +67,9 @@ class Adapted:
     skipped: str = ""  # why nothing was learned
     score: float | None = None  # of the batch at the end, where the phase has a stop_score
     passes: Passes | None = None  # None is a fault wherever something was learned
-    predictions: TaskLabels | None = None  # to the batch before the update, from the same forward pass
+    predictions: TaskLabels | None = None  # of the batch, from a forward pass of the call
     accepted: float | None = None  # share of the samples that were learned from, where the member chooses among them
+    predicted_by: tuple[int, int] = (1, 0)  # of the passes, the forward and backward ones that lead to `predictions`
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +92,7 @@ class Adaptation(ABC):
     )
     labels: ClassVar[Literal["none", "teacher"]]  # its supervision
     tasks: ClassVar[tuple[str, ...]] = ("segmentation", "classification", "detection")  # on which it works
+    needs: ClassVar[Needs] = ""  # the part of a network without which it learns nothing
     learns_on_stream: ClassVar[bool] = True  # whether it learns from batches of the stream; if not, in phases only
     only_on_stream: ClassVar[bool] = False  # whether it changes predictions only, which phases do not use
     has_source_summary: ClassVar[bool] = False  # whether `summarise_source` returns arrays
@@ -96,7 +105,19 @@ class Adaptation(ABC):
     predict_on: Literal["frame", "batch"] = (
         "frame"  # predict frame by frame, or when the batch is full, which adds latency
     )
-    episodic: bool = False  # whether an announced boundary between domains resets it
+    episodic: bool | Literal["batch"] = False  # whether announced boundaries of domains, or batches, reset it
+
+    def unfit_reason(self, network: str) -> str:
+        """Return why the member learns nothing on a network of the zoo; empty if it can."""
+        entry = ZOO[network]
+        if entry.task.name not in self.tasks:
+            return f"the network's task is {entry.task.name}, the member's {' or '.join(self.tasks)}"
+        has = {
+            "batch norms": entry.norms == "batch",
+            "norms": entry.norms != "none",
+            "a linear head": entry.linear_head,
+        }
+        return "" if has.get(self.needs, True) else UNFIT[self.needs]
 
     def summarise_source(self, model: nn.Module, data: DataSplits) -> Weights:
         """Summarise the source once: Fisher information, features or histograms."""

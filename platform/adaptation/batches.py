@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge, Le
 
-from driftlab.platform.adaptation.base import Batch, Phase, Predicted
+from driftlab.platform.adaptation.base import UNFIT, Batch, Phase, Predicted
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes
 from driftlab.platform.networks.tasks.tasks import Task
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from driftlab.platform.networks.features import FeaturePass
 
 MAX_FRAMES = 4096  # of one batch of the stream: all of them pass the network at once
-NO_FRAMES, NO_NORMS, NO_STEPS = "no frames", "the network has no batch norm", "the phase has no steps"
-NO_SCALES, ONE_FRAME = "its batch norms have nothing that learns", "one frame has no distribution"
+NO_FRAMES, NO_STEPS, ONE_FRAME = "no frames", "the phase has no steps", "one frame has no distribution"
 NO_WEIGHTS = "the network has nothing that learns"
 Rows = npt.NDArray[np.int64]
 StreamBatch = Annotated[int, Ge(1), Le(MAX_FRAMES), Means("frames of one batch of the stream", "frames")]
@@ -67,7 +66,12 @@ def norms_reject(model: nn.Module, batch: Batch) -> str:
     """Return why a member of batch norms cannot learn from a batch; empty if it can."""
     from driftlab.platform.networks.module_utils import batch_norms
 
-    return NO_FRAMES if not len(batch.images) else "" if batch_norms(model) else NO_NORMS
+    return NO_FRAMES if not len(batch.images) else "" if batch_norms(model) else UNFIT["batch norms"]
+
+
+def scales_reject(model: nn.Module, batch: Batch) -> str:
+    """Return why a member of scales and shifts cannot learn from a batch; empty if it can."""
+    return NO_FRAMES if not len(batch.images) else "" if scales_and_shifts(model) else UNFIT["norms"]
 
 
 def weights_reject(model: nn.Module, batch: Batch) -> str:
@@ -129,17 +133,16 @@ def all_parameters(model: nn.Module) -> list[str]:
     return list(layout_of(model).names)
 
 
-def norm_entries(model: nn.Module) -> list[str]:
-    """Name the entries of batch norms in the state dict: scales, shifts and statistics."""
-    from driftlab.platform.networks.module_utils import norm_state
+def norm_entries(model: nn.Module, *, batch_only: bool = True) -> list[str]:
+    """Name the entries of batch norms, or of all norms, in the state dict: scales, shifts and statistics."""
+    from driftlab.platform.networks.module_utils import all_norms, batch_norms, norm_state
 
-    return norm_state(model)
+    return norm_state(batch_norms(model) if batch_only else all_norms(model))
 
 
-def scales_and_shifts(model: nn.Module) -> list[str]:
-    """Name the trainable parameters of batch norms."""
-    from driftlab.platform.networks.module_utils import norm_state
+def scales_and_shifts(model: nn.Module, *, batch_only: bool = False) -> list[str]:
+    """Name the trainable parameters of all norms, or of batch norms."""
     from driftlab.platform.networks.vector import layout_of
 
     spans = layout_of(model).spans
-    return [name for name in norm_state(model) if name in spans]
+    return [name for name in norm_entries(model, batch_only=batch_only) if name in spans]

@@ -3,8 +3,8 @@
 The network of the application is the teacher; the state holds the student. In variant `edgebench` the network is the
 student, whose batch norms keep statistics, and the state holds the teacher.
 
-Differs from the paper: the teacher predicts the batch itself, and views count for the target only; there are 4 of them,
-computed where they are used, and none is mirrored unless `views` says so; in segmentation they change colours.
+Differs from the paper: the teacher predicts the batch itself unless `predicts` is target; there are 4 views, computed
+where they are used, and none is mirrored unless `views` says so; in segmentation they change colours.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Lt
 
 from driftlab.platform.adaptation import batches
 from driftlab.platform.adaptation.augment import Views, augment
@@ -23,7 +23,7 @@ from driftlab.platform.adaptation.memory import as_tensors
 from driftlab.platform.adaptation.objectives import cross_entropy, samples_of
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
-from driftlab.platform.networks.training.descent import Adam
+from driftlab.platform.networks.training.descent import Adam, Momentum
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +38,13 @@ class CoTta(LearningAdaptation, StatefulAdaptation):
 
     predict_on: batches.PredictOn = "batch"
     variant: Annotated[Literal["original", "edgebench"], Means("whether teacher or student predicts")] = "original"
+    predicts: Annotated[
+        Literal["teacher", "target"],
+        Means("outputs that predict a batch: the teacher's, or the target, its mean over views where these count"),
+    ] = "teacher"
+    optimiser: Annotated[Literal["adam", "sgd"], Means("rule of the steps")] = "adam"
     learning_rate: batches.StepSize = 1e-3
+    momentum: Annotated[float, Ge(0), Lt(1), Means("momentum of sgd")] = 0.9
     ema_decay: Annotated[batches.Share, Means("weight of the past in the teacher, at each step")] = 0.999
     restore_prob: Annotated[batches.Share, Means("probability that a step restores a weight of the source")] = 0.01
     confidence_threshold: Annotated[batches.Share, Means("mean source confidence below which views count")] = 0.92
@@ -61,7 +67,9 @@ class CoTta(LearningAdaptation, StatefulAdaptation):
     def scope(self, model: nn.Module) -> list[str]:
         return batches.all_parameters(model)
 
-    def rule(self) -> Adam:
+    def rule(self) -> Adam | Momentum:
+        if self.optimiser == "sgd":
+            return Momentum(self.learning_rate, self.momentum)
         return Adam(self.learning_rate)
 
     def by_batch(self) -> bool:
@@ -83,7 +91,10 @@ class CoTta(LearningAdaptation, StatefulAdaptation):
         source, student, teacher = (run.notes[name] for name in ("source", "student", "teacher"))
         inputs = run.inputs(rows)
         with torch.no_grad():
-            target = self._target(run, inputs)
+            outputs = self._target(run, inputs)
+            target = samples_of(outputs).softmax(dim=1)
+        if self.predicts == "target":
+            run.show(outputs)
         with run.using(student):
             if not run.learn(cross_entropy(samples_of(run.outputs_of(inputs)), target).mean()):
                 return
@@ -94,15 +105,15 @@ class CoTta(LearningAdaptation, StatefulAdaptation):
             weights.copy_(torch.where(restored[name], source[name], weights))  # stochastic restoration
 
     def _target(self, run: LearningRun, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the teacher's prediction, averaged over views where the source is not confident."""
+        """Return the teacher's outputs, averaged over views where the source is not confident."""
         plain, confident = (self._outputs(run, name, inputs) for name in ("teacher", "source"))
         confidence = samples_of(confident).softmax(dim=1).amax(dim=1).mean()
         views: Views = self.views if plain.dim() == 2 or self.views == "none" else "colour"
         if not self.augmentations or views == "none" or bool(confidence >= self.confidence_threshold):
-            return samples_of(plain).softmax(dim=1)
+            return plain
         drawn = (augment(inputs, run.batch.rng, views) for _ in range(self.augmentations))
         outputs = [self._outputs(run, "teacher", view) for view in drawn]
-        return samples_of(sum(outputs[1:], outputs[0]) / len(outputs)).softmax(dim=1)
+        return sum(outputs[1:], outputs[0]) / len(outputs)
 
     def _outputs(self, run: LearningRun, name: str, inputs: torch.Tensor) -> torch.Tensor:
         """Run the network with the weights of a name; in `edgebench` with the source's batch-norm statistics."""

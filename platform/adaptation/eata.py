@@ -2,8 +2,7 @@
 
 Without a summary of the source there is no regularisation, which is the method ETA.
 
-Differs from the paper: thresholds and rates are those for ten classes; in segmentation a sample is a pixel; a batch
-without an accepted sample makes no step, where an optimiser with momentum would move on.
+Differs from the paper: in segmentation a sample is a pixel.
 """
 
 from __future__ import annotations

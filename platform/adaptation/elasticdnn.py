@@ -61,6 +61,9 @@ class Elastic(LearningAdaptation):
     momentum: Annotated[float, Ge(0), Lt(1), Means("momentum of the steps")] = 0.9
     weight_decay: Annotated[float, Ge(0), Le(1), Means("weight decay of the chosen filters")] = 1e-3
     clip: Annotated[float, Gt(0), Means("largest norm of a step's gradient")] = 5.0
+    guard: Annotated[
+        bool, Means("whether a phase is undone that collapsed or left predictions less certain or less diverse")
+    ] = True
     bn_momentum: Annotated[
         float, Ge(0), Le(1), Means("weight of the newest batch in the statistics of batch norms")
     ] = 0.1
@@ -188,13 +191,13 @@ class Elastic(LearningAdaptation):
         run.step(gradient.addcmul_(marks * self.weight_decay, run.weights()))
 
     def collapsed(self, run: LearningRun) -> bool:
-        """Return whether predictions are much less diverse than at the first step."""
+        """Return whether predictions are much less diverse than at the first step, where that counts."""
         seen = run.notes["diversities"]
-        return len(seen) > 1 and seen[-1] < COLLAPSED * seen[0]
+        return self.guard and len(seen) > 1 and seen[-1] < COLLAPSED * seen[0]
 
     def _quality(self, run: LearningRun) -> float | None:
-        """Return the negative mutual information of all samples in evaluation mode; None where labels judge."""
-        if self.labels == "teacher":
+        """Return the negative mutual information of all samples in evaluation mode; None if unused."""
+        if self.labels == "teacher" or not (self.guard or self.estimates):
             return None
         import torch
 
@@ -208,7 +211,7 @@ class Elastic(LearningAdaptation):
         if self.collapsed(run):
             return f"its predictions collapsed after {len(run.losses)} iterations"
         before, after = run.notes["quality"], self._quality(run)
-        if before is not None and after is not None and not after <= before + WORSE:
+        if self.guard and before is not None and after is not None and not after <= before + WORSE:
             return f"the predictions on its samples got worse, {before:.4g} before and {after:.4g} after"
         return ""
 

@@ -166,16 +166,17 @@ def mark_rows(layout: Layout, rows: Mapping[str, Rows]) -> npt.NDArray[np.bool_]
 
 
 def splits(module: nn.Module, rows: Rows) -> bool:
-    """Return whether the gradient of these rows is computed separately, which must save a block."""
+    """Return whether the gradient of these rows is computed separately, which must save two blocks."""
     dense = isinstance(module, nn.Conv2d) and module.groups == 1 and not isinstance(module.padding, str)
     if not dense and not isinstance(module, nn.Linear):
         return False
-    return math.ceil(len(rows) / BLOCK) < math.ceil(len(module.get_parameter("weight")) / BLOCK)
+    return math.ceil(len(rows) / BLOCK) + 1 < math.ceil(len(module.get_parameter("weight")) / BLOCK)
 
 
 def computed_share(module: nn.Module, rows: Rows) -> float:
-    """Return the share of a module's weight gradient that is computed to train these rows."""
-    return len(rows) / len(module.get_parameter("weight")) if splits(module, rows) else 1.0
+    """Return the share of a weight gradient that is computed for these rows, in whole blocks."""
+    whole = BLOCK * math.ceil(len(rows) / BLOCK) / len(module.get_parameter("weight"))
+    return whole if splits(module, rows) else 1.0
 
 
 @contextmanager

@@ -17,7 +17,6 @@ from driftlab.platform.adaptation.base import EMPTY_PACK, STREAM_BATCH, Adaptati
 from driftlab.platform.adaptation.batches import (
     MAX_FRAMES,
     NO_FRAMES,
-    NO_SCALES,
     NO_STEPS,
     NormMomentum,
     PhaseSteps,
@@ -31,6 +30,7 @@ from driftlab.platform.adaptation.batches import (
     norms_reject,
     predict_with_statistics,
     scales_and_shifts,
+    scales_reject,
     split_groups,
     without_entropy,
 )
@@ -152,7 +152,10 @@ class StreamAdaptation(Adaptation):
         Literal["exclusive", "concurrent"], Means("whether training pauses inference or shares the processor with it")
     ] = "exclusive"
     predict_on: PredictOn = "frame"
-    episodic: Annotated[bool, Means("whether an announced boundary between domains resets the member")] = False
+    episodic: Annotated[
+        bool | Literal["batch"],
+        Means("whether an announced boundary between domains, or every batch of the stream, resets the member"),
+    ] = False
 
     labels = "none"
 
@@ -229,6 +232,7 @@ class NormStatistics(LearningAdaptation, StreamAdaptation):
     """Base of members that only move the statistics of batch norms, group by group (AdaBN, ONDA)."""
 
     momentum: float
+    needs = "batch norms"
 
     @property
     def bn_momentum(self) -> float | None:  # type: ignore[override]
@@ -254,7 +258,7 @@ class NormStatistics(LearningAdaptation, StreamAdaptation):
 
 @dataclass(frozen=True)
 class NormAffine(LearningAdaptation, StreamAdaptation):
-    """Base of members that step along the scales and shifts of batch norms (Tent, EATA, SAR)."""
+    """Base of members that step along the scales and shifts of norms (Tent, EATA, SAR)."""
 
     predict_on: PredictOn = "batch"
     variant: Annotated[
@@ -264,13 +268,18 @@ class NormAffine(LearningAdaptation, StreamAdaptation):
     optimiser: Annotated[Literal["adam", "sgd"], Means("rule of the steps")] = "adam"
     learning_rate: StepSize = 1e-3
     momentum: Annotated[float, Ge(0), Lt(1), Means("momentum of sgd")] = 0.9
+    steps: Annotated[int, Ge(1), Means("steps on a batch of the stream; the pass of the last one predicts it")] = 1
     bn_momentum: Annotated[
         float, Ge(0), Le(1), Means("weight of the newest batch in the statistics of batch norms, in variant run")
     ] = 0.1
     iterations: PhaseSteps = 10
     batch: Annotated[int, Ge(1), Means("frames of a step in a phase", "frames")] = 50
 
-    tasks = ("segmentation", "classification")
+    tasks, needs = ("segmentation", "classification"), "norms"
+
+    def training_batches(self, model: nn.Module, batch: Batch, phase: Phase) -> list[Rows]:
+        """Repeat a batch of the stream for each of its steps."""
+        return super().training_batches(model, batch, phase) * (self.steps if phase.on_stream else 1)
 
     def scope(self, model: nn.Module) -> list[str]:
         return scales_and_shifts(model)
@@ -281,11 +290,10 @@ class NormAffine(LearningAdaptation, StreamAdaptation):
         return Adam(self.learning_rate)
 
     def changes(self, model: nn.Module) -> list[str]:
-        return norm_entries(model)
+        return norm_entries(model, batch_only=False)
 
     def reject_reason(self, model: nn.Module, batch: Batch, state: Any) -> str:
-        why = norms_reject(model, batch) or without_entropy(batch.task)
-        return why or ("" if self.scope(model) else NO_SCALES)
+        return scales_reject(model, batch) or without_entropy(batch.task)
 
     def by_batch(self) -> bool:
         return self.variant == "original"

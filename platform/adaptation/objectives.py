@@ -53,12 +53,12 @@ def information(outputs: torch.Tensor, div_weight: float = 1.0) -> torch.Tensor:
 
 def fisher_information(model: nn.Module, data: DataSplits, frames: int, batch: int) -> Weights:
     """Return the mean squared gradient of scales and shifts, on predicted labels of source frames."""
-    from driftlab.platform.networks.module_utils import batch_norms, normalise_by_batch
+    from driftlab.platform.networks.module_utils import normalise_by_batch
 
     images = data.train.images[:frames]
-    if without_entropy(data.task) or not batch_norms(model) or not len(images):
-        return {}
     parameters = {name: model.get_parameter(name) for name in scales_and_shifts(model)}
+    if without_entropy(data.task) or not parameters or not len(images):
+        return {}
     with normalise_by_batch(model, keeps=False):
         parts = np.array_split(np.arange(len(images)), math.ceil(len(images) / batch))
         squares = [_squared_gradients(model, parameters, images[rows], data) for rows in parts]

@@ -66,6 +66,8 @@ class LearningRun:
         self._judged = self._fit = 0
         self._over = False
         self._shown: Tensor | None = None
+        self._shown_by = (1, 0)  # forward and backward passes until then
+        self._unseen = True  # no pass of this training step was shown yet
         self._ran: Mapping[str, None] = {}
         self._before: Weights = {}
         self._norms = NormRecord()
@@ -82,7 +84,7 @@ class LearningRun:
         """Run the network."""
         outputs: Tensor = self.model(inputs)
         self.count(len(inputs))
-        if self._shown is None and self.member.by_batch():
+        if self._unseen and self.member.by_batch():
             self.show(outputs)
         return outputs
 
@@ -200,8 +202,9 @@ class LearningRun:
         return torch.tensor(value, device=self.device) if isinstance(value, np.ndarray) else value
 
     def show(self, outputs: Tensor) -> None:
-        """Take outputs for the batch as its predictions."""
-        self._shown = outputs.detach()
+        """Take outputs for the batch as its predictions, after the passes so far."""
+        self._shown, self._unseen = outputs.detach(), False
+        self._shown_by = (len(self.forward), len(self.backward_passes))
 
     def stop(self, why: str = "") -> None:
         """Make no more steps; with a reason the call is undone."""
@@ -271,7 +274,7 @@ class LearningRun:
         with self.member.normalising(self) as self._norms, layers as ran:
             self._ran = self._norms.ran if ran is None else ran
             for rows in batches:
-                self._tracked = []
+                self._tracked, self._unseen = [], True
                 self.member.train_step(self, rows)
                 if self._over or not all(map(math.isfinite, self.losses[-1:])):
                     break
@@ -300,11 +303,12 @@ class LearningRun:
         return Passes(tuple(self.forward), tuple(self.backward_passes), trained, kept_bytes, self.shares)
 
     def seen(self) -> dict[str, Any]:
-        """Return the predictions for the batch and the share of accepted samples, where there are any."""
+        """Return the batch's predictions with their passes, and the share of accepted samples."""
         batch, predictions = self.batch, None
         if self._shown is not None and self.phase.on_stream and self.member.predict_on == "batch":
             predictions = batch.task.predictions(self._shown, *batch.images.shape[1:3])
-        return {"predictions": predictions, "accepted": self._fit / self._judged if self._judged else None}
+        accepted = self._fit / self._judged if self._judged else None
+        return {"predictions": predictions, "accepted": accepted, "predicted_by": self._shown_by}
 
     def changed(self) -> npt.NDArray[np.bool_] | None:
         """Mark the changed coordinates in the vector of all weights; None without any."""

@@ -1,8 +1,8 @@
 """SAR (ICLR 2023): sharpness-aware Tent on confident samples, with recovery from collapse.
 
-Differs from the paper: the last quarter of the batch norms stays as it is, where the paper names the last stage of its
-networks; only batch norms count as norms; after a recovery the average restarts and the optimiser is empty, where
-the released code keeps both (`recovery: released`).
+Differs from the paper: the last quarter of the norms stays as it is, where the paper names the last stage of its
+networks; a batch without a confident sample makes no step, where momentum would move on; after a recovery the average
+restarts and the optimiser is empty, where the released code keeps both (`recovery: released`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from driftlab.platform.adaptation.batches import scales_and_shifts
+from driftlab.platform.adaptation.batches import StepSize, scales_and_shifts
 from driftlab.platform.adaptation.learn import NormAffine, StatefulAdaptation
 from driftlab.platform.adaptation.objectives import entropies, entropy_limit, samples_of
 from driftlab.platform.core.parameters import Means
@@ -30,15 +30,14 @@ class Sar(NormAffine, StatefulAdaptation):
     """Minimise the entropy of confident samples and its sharpness; reset where predictions collapse."""
 
     optimiser: Annotated[Literal["adam", "sgd"], Means("rule of the steps")] = "sgd"
+    learning_rate: StepSize = 2.5e-4
     entropy_margin: Annotated[
         float, Gt(0), Le(1), Means("entropy of a confident sample, as a share of the largest")
     ] = 0.4
     sam_radius: Annotated[float, Ge(0), Means("rho: distance from the weights at which the gradient is computed")] = (
         0.05
     )
-    frozen_norm_share: Annotated[
-        float, Ge(0), Lt(1), Means("share of the batch norms, from the last one, that stay")
-    ] = 0.25
+    frozen_norm_share: Annotated[float, Ge(0), Lt(1), Means("share of the norms, from the last one, that stay")] = 0.25
     reset_threshold: Annotated[float, Ge(0), Means("average entropy below which the network returns to the source")] = (
         0.2
     )
@@ -47,10 +46,10 @@ class Sar(NormAffine, StatefulAdaptation):
     ] = "fresh"
 
     def scope(self, model: nn.Module) -> list[str]:
-        from driftlab.platform.networks.module_utils import batch_norms
+        from driftlab.platform.networks.module_utils import all_norms, batch_norms
 
-        norms = list(batch_norms(model))
-        trained = set(norms[: len(norms) - math.floor(self.frozen_norm_share * len(norms))])
+        norms, whole = list(all_norms(model)), math.floor if batch_norms(model) else math.ceil
+        trained = set(norms[: max(1, len(norms) - whole(self.frozen_norm_share * len(norms)))])
         return [name for name in scales_and_shifts(model) if name.rpartition(".")[0] in trained]
 
     def train_step(self, run: LearningRun, rows: Rows) -> None:

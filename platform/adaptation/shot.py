@@ -10,8 +10,9 @@ method's own; entropies have no epsilon; only batch norms leave evaluation mode;
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Le, Lt
@@ -21,13 +22,14 @@ from driftlab.platform.adaptation.batches import NormMomentum, PhaseSteps, Rows,
 from driftlab.platform.adaptation.learn import LearningAdaptation, StreamAdaptation
 from driftlab.platform.adaptation.objectives import information
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.networks.training.descent import Nesterov
+from driftlab.platform.networks.training.descent import Adam, Nesterov
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
     from driftlab.platform.adaptation.run import LearningRun
+    from driftlab.platform.networks.module_utils import NormRecord
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,13 @@ class Shot(LearningAdaptation, StreamAdaptation):
     cls_par: Annotated[float, Ge(0), Le(100), Means("weight of the pseudo-labels in the loss")] = 0.3
     div_weight: Annotated[float, Ge(0), Le(100), Means("weight of the diversity of predictions in the loss")] = 1.0
     bn_momentum: NormMomentum = 0.1
+    optimiser: Annotated[Literal["nesterov", "adam"], Means("rule of the steps; adam has no weight decay")] = "nesterov"
+    norms: Annotated[
+        Literal["batch", "source"], Means("statistics of batch norms in steps: of the batch, or the frozen ones")
+    ] = "batch"
+    decay_steps: Annotated[
+        int | None, Ge(1), Means("steps on the stream over which the rate falls as in a phase; none: it stays")
+    ] = None
 
     tasks = ("classification",)
 
@@ -54,8 +63,16 @@ class Shot(LearningAdaptation, StreamAdaptation):
         """Begin every phase without momentum."""
         return phase.on_stream
 
-    def rule(self) -> Nesterov:
+    def rule(self) -> Nesterov | Adam:
+        if self.optimiser == "adam":
+            return Adam(self.learning_rate)
         return Nesterov(self.learning_rate, self.momentum, self.weight_decay)
+
+    def normalising(self, run: LearningRun) -> AbstractContextManager[NormRecord]:
+        """Normalise by the batch, or leave batch norms as they are."""
+        from driftlab.platform.networks.module_utils import NormRecord
+
+        return nullcontext(NormRecord()) if self.norms == "source" else super().normalising(run)
 
     def start(self, run: LearningRun) -> str:
         """Bind all parameters but those of the head g; the first call runs one frame to find it."""
@@ -69,10 +86,11 @@ class Shot(LearningAdaptation, StreamAdaptation):
         return "" if run.names else "all that learns is the head, which SHOT freezes"
 
     def train_step(self, run: LearningRun, rows: Rows) -> None:
-        if not run.phase.on_stream:
-            if self.cls_par and run.made % self.relabel == 0:
-                self._find_labels(run)
-            progress = (run.made + 1) / run.planned
+        done, planned = (run.steps, self.decay_steps) if run.phase.on_stream else (run.made, run.planned)
+        if not run.phase.on_stream and self.cls_par and run.made % self.relabel == 0:
+            self._find_labels(run)
+        if planned:
+            progress = min(1.0, (done + 1) / planned)
             run.rule = replace(self.rule(), learning_rate=self.learning_rate * (1 + 10 * progress) ** -0.75)
         labels = run.notes.get("labels")
         run.learn(self.loss(run, rows, None if labels is None else labels[rows]))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge
 
-from driftlab.platform.adaptation.base import Batch
+from driftlab.platform.adaptation.base import UNFIT, Batch
 from driftlab.platform.adaptation.batches import Rows, frames_reject
 from driftlab.platform.adaptation.learn import HeadAdaptation, StatefulAdaptation
 from driftlab.platform.adaptation.memory import as_tensors, own_arrays
@@ -35,13 +35,13 @@ class T3a(HeadAdaptation, StatefulAdaptation):
 
     features_per_class: Annotated[int, Ge(0), Means("features of lowest entropy that a class keeps; 0: all")] = 20
 
-    tasks, needs_batch = ("classification",), True
+    tasks, needs, needs_batch = ("classification",), "a linear head", True
 
     def changes(self, model: nn.Module) -> list[str]:
         return entries_of(model, linear_head(model))
 
     def reject_reason(self, model: nn.Module, batch: Batch, state: Any) -> str:
-        return frames_reject("T3a", batch) or ("" if linear_head(model) else "the network has no linear head")
+        return frames_reject("T3a", batch) or ("" if linear_head(model) else UNFIT[self.needs])
 
     def begin(self, model: nn.Module, pack: Weights) -> Weights:
         """Begin with the head's weights as features of its classes."""

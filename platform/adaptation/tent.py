@@ -1,8 +1,7 @@
-"""Tent (ICLR 2021): entropy minimisation by the scales and shifts of batch norms.
+"""Tent (ICLR 2021): entropy minimisation by the scales and shifts of norms.
 
 Differs from the paper: mini-batches of a phase hold no frame twice, only batch norms leave evaluation mode, and a call
-that makes a weight or a loss non-finite is undone. `episodic` resets at boundaries between domains, not before each
-batch.
+that makes a weight or a loss non-finite is undone.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tent(NormAffine):
-    """Minimise the entropy of predictions by the scales and shifts of batch norms."""
+    """Minimise the entropy of predictions by the scales and shifts of norms."""
 
     def train_step(self, run: LearningRun, rows: Rows) -> None:
         run.learn(entropies(run.outputs(rows)).mean())

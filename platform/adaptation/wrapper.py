@@ -22,7 +22,16 @@ if TYPE_CHECKING:
 
     from driftlab.platform.networks.training.training_loop import DataSplits
 
-SAME = ("stream_batch", "training_runs", "predict_on", "episodic", "tasks", "only_on_stream", "has_source_summary")
+SAME = (
+    "stream_batch",
+    "training_runs",
+    "predict_on",
+    "episodic",
+    "tasks",
+    "needs",
+    "only_on_stream",
+    "has_source_summary",
+)
 
 
 @dataclass(frozen=True, eq=False)

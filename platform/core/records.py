@@ -116,6 +116,12 @@ class Variant:
     test_accuracy: float | None = None  # None: only `accuracy` is known
     kernel_bytes: int | None = None  # of the weights, as in ModelCost; None: unknown, from a measured profile
     parts: tuple[tuple[str, int], ...] = ()  # name and bytes of its shared parts; empty: it shares none
+    weight_bytes: int | None = None  # that a switch reads from storage; None: `memory_bytes`
+
+    @property
+    def stored_bytes(self) -> int:
+        """Return the bytes that a switch reads from storage."""
+        return self.memory_bytes if self.weight_bytes is None else self.weight_bytes
 
     def __post_init__(self) -> None:
         """Convert NaN to None where a value may be missing, and refuse values that no scheduler can compare."""

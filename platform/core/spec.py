@@ -116,6 +116,12 @@ class AppPart(_GrownPart):
     latency_goal_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # 0: every prediction is late
     energy_goal_j: Positive | None = None  # per frame, at most
     priority: Positive = 1.0
+    fps: Positive | None = None  # of its stream; none: the workload's own
+
+    @model_serializer(mode="wrap")
+    def _leave_out_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write `fps` only if it is given: specs and seals of other runs stay as they were."""
+        return {key: value for key, value in write(self).items() if key != "fps" or value}
 
 
 class WorkloadPart(_GrownPart):
@@ -146,9 +152,8 @@ class WorkloadPart(_GrownPart):
 
     def seen_by(self, app: AppPart) -> WorkloadPart:
         """Return the workload with the stream of one application."""
-        return self.model_copy(
-            update={"name": app.workload or self.name, "params": {**self.params, **app.params}, "apps": ()}
-        )
+        own = {"name": app.workload or self.name, "fps": app.fps or self.fps}
+        return self.model_copy(update={**own, "params": {**self.params, **app.params}, "apps": ()})
 
 
 class DevicePart(StrictPart):

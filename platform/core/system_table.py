@@ -93,6 +93,22 @@ _TABLE: Mapping[str, str | _Row] = {
         "in phases.",
         {**ELASTIC, "adaptation": "elasticdnn_cua"},
     ),
+    "elasticdnn-released": _Row(
+        "ElasticDNN (TC 2024) as in the authors' code: no guard, slow feedback; on the device, in phases.",
+        {
+            **ELASTIC,
+            "adaptation": {
+                "name": "elasticdnn",
+                "select": "topfrac",
+                "share": 0.2,
+                "iterations": 100,
+                "batch": 128,
+                "clip": 1e9,
+                "guard": False,
+            },
+            "scaling": {"name": "surrogate", "absorb_alpha": 0.2, "bn_alpha": 0.2, "bn_scope": "gated"},
+        },
+    ),
     "elasticdnn+ams": _Row(
         "ElasticDNN (TC 2024) with AMS: surrogates cut and distilled server-side; streams channel masks and updates.",
         {"streaming": "ams", "adaptation": "elasticdnn_teacher", "scaling": "surrogate"},

@@ -67,6 +67,11 @@ class System:
                     f"{whose}: adaptation '{self.adaptation.name}' adapts predictions on the stream, and streaming "
                     f"'{self.streaming.name}' trains in phases; choose streaming 'local'"
                 ]
+            if getattr(adaptation, "episodic", False) == "batch":
+                return [
+                    f"{whose}: adaptation '{self.adaptation.name}' is reset before each batch of the stream (episodic: "
+                    f"batch), and streaming '{self.streaming.name}' trains in phases; choose streaming 'local'"
+                ]
             if streaming.needs_labels and adaptation.labels == "none":
                 return [
                     f"{whose}: streaming '{self.streaming.name}' compares the student with a teacher's labels, and "

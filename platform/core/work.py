@@ -1,4 +1,4 @@
-"""Count the operations that members report, and mark functions of the lab, whose operations are not the member's."""
+"""Count operations that members report; mark functions of the lab, which are not charged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def in_the_lab() -> bool:
 
 
 def count(operations: int) -> None:
-    """Charge the running call of a member with operations outside its network, one multiply-accumulate each."""
+    """Charge the running call of a member for operations outside its network."""
     _current.operations = reported() + operations
 
 

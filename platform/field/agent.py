@@ -22,11 +22,11 @@ from driftlab.platform.core.records import Applied, Weights
 from driftlab.platform.field.camera import CameraDevice, LiveCamera, is_camera, open_camera
 from driftlab.platform.field.client import BUILD_S, Backoff, Client, ServerUnavailable
 from driftlab.platform.field.energy import EnergyMeter, sensors_here
-from driftlab.platform.field.messages import ResultMessage, check_format, load_state
+from driftlab.platform.field.messages import REPORT_INTERVAL_S, DeviceStatus, ResultMessage, check_format, load_state
 from driftlab.platform.field.network_cache import CachedNetwork
 from driftlab.platform.field.opening import Fetched, FieldCell, load_weights, open_on_device
 from driftlab.platform.field.request import PLAIN, SessionRequest, parse_session_request
-from driftlab.platform.field.sending import LocalLearner, Receiver, Sender, Traffic
+from driftlab.platform.field.sending import LocalLearner, Receiver, Reporter, Sender, Traffic
 from driftlab.platform.field.tables import write_update_rows
 from driftlab.platform.sim.inline import InlineSession
 from driftlab.platform.sim.rows import transfer_row
@@ -113,6 +113,7 @@ class Agent:
     shares: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_SHARES))  # from latencies, see `_share`
     threads: list[threading.Thread] = field(default_factory=list)
     outcomes: dict[int, tuple[float, Applied]] = field(default_factory=dict)  # of updates, by number
+    reported: tuple[float, int] = (0.0, 0)  # sum and number of the live scores until the newest report
     missing: str = ""  # reason why a table is empty
 
     def __post_init__(self) -> None:
@@ -203,17 +204,20 @@ class Agent:
         """Return the seconds since the start of the stream."""
         return time.monotonic() - self._zero
 
-    def run(self, tell: Callable[[DeviceReport], None] = lambda report: None, every_s: float = 5.0) -> None:
+    def run(
+        self, tell: Callable[[DeviceReport], None] = lambda report: None, every_s: float = REPORT_INTERVAL_S
+    ) -> None:
         """Run the stream in real time to its end, then stop the network threads and complete the tables.
 
-        `tell` is called with a report every `every_s` seconds.
+        `tell` is called with a report every `every_s` seconds; the server gets a shorter one.
         """
         if self.traffic.camera is not None:
             self.traffic.camera.zero_s = self._zero
         self.opening = self.traffic.client.counted.both
         self._allocate(self.now())
-        parts: list[Sender | Receiver] = [
-            LocalLearner(self.traffic) if self.cell.app.learner.local else Sender(self.traffic)
+        parts: list[Sender | Receiver | Reporter] = [
+            LocalLearner(self.traffic) if self.cell.app.learner.local else Sender(self.traffic),
+            Reporter(self.traffic),
         ]
         parts += [] if self.cell.app.learner.local else [Receiver(self.traffic)]
         self.threads = [
@@ -277,7 +281,9 @@ class Agent:
             chosen = max(unrecorded, math.ceil((chosen / fps + latency_s) * fps - 1e-9))
             if self.now() - reported_s >= every_s:
                 reported_s = self.now()
-                tell(self.report())
+                report = self.report()
+                tell(report)
+                self.traffic.reports.put(self._status(report))
         self._wait_for(duration_s)
         self.apply_results()
         self._run_frames(unrecorded, duration_s, shares)  # frames that arrived during the last inference
@@ -306,7 +312,7 @@ class Agent:
     def _record_latency(self, time_s: float, latency_s: float) -> None:
         """Store a latency for the report; drop those older than `RECENT_S`."""
         self.recent.append((time_s, latency_s))
-        while self.recent[0][0] < time_s - RECENT_S:
+        while self.recent[0][0] <= time_s - RECENT_S:
             self.recent.popleft()
 
     def _share(self, latency_s: float) -> float:
@@ -380,6 +386,14 @@ class Agent:
         self.meter.charge(self.cell.app.account)
         device.stream.write_shares()
         runner.close()
+
+    def _status(self, report: DeviceReport) -> DeviceStatus:
+        """Shorten a report for the server, with the score of the frames since the report before."""
+        account, (scores, frames) = self.cell.app.account, self.reported
+        self.reported = account.live_scores, account.live_scored
+        scored = account.live_scored - frames
+        score = (account.live_scores - scores) / scored if scored else None
+        return DeviceStatus(report.time_s, report.fps, report.latency_ms, score)
 
     def report(self) -> DeviceReport:
         """Return the current state, with rates and latency over the last `RECENT_S` seconds."""

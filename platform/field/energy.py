@@ -100,29 +100,43 @@ def sensors_here(root: Path = Path("/"), gpus: EnergySensor | None = None) -> tu
     return tuple(sensor for sensor in candidates if sensor.read_j() is not None)
 
 
+def read_all_j(sensors: Sequence[EnergySensor]) -> float | None:
+    """Return the sum of all sensors; None without sensors, or if one cannot be read now."""
+    read = [sensor.read_j() for sensor in sensors]
+    return None if not read or None in read else sum(joules for joules in read if joules is not None)
+
+
 @dataclass
 class EnergyMeter:
     """Replace the joules of the hardware profile by measured ones."""
 
     sensors: Sequence[EnergySensor]
     _last_j: float | None = None
-    _charged: Mapping[str, float] = field(default_factory=dict)  # joules by purpose at the previous reading
+    _charged: Mapping[tuple[int, str], float] = field(default_factory=dict)  # joules at the previous reading
 
     @property
     def name(self) -> str:
         return " and ".join(sensor.name for sensor in self.sensors)
 
-    def charge(self, account: Account) -> None:
+    def charge(self, *accounts: Account) -> None:
         """Divide the energy since the previous reading among the purposes, in the proportions of the profile."""
-        read = [sensor.read_j() for sensor in self.sensors]
-        now_j = None if not read or None in read else sum(joules for joules in read if joules is not None)
+        now_j = read_all_j(self.sensors)
         before_j, self._last_j = self._last_j, now_j
-        profiled = {purpose: joules - self._charged.get(purpose, 0.0) for purpose, joules in account.joules.items()}
+        profiled = {place: joules - self._charged.get(place, 0.0) for place, joules in _joules(accounts).items()}
         if now_j is not None and before_j is not None and sum(profiled.values()) > 0:
             scale = max(0.0, now_j - before_j) / sum(profiled.values())
-            for purpose, joules in profiled.items():
-                account.spend(purpose, joules * (scale - 1.0))
-        self._charged = dict(account.joules)
+            for (number, purpose), joules in profiled.items():
+                accounts[number].spend(purpose, joules * (scale - 1.0))
+        self._charged = _joules(accounts)
+
+
+def _joules(accounts: Sequence[Account]) -> dict[tuple[int, str], float]:
+    """Return the joules by number of the account and purpose."""
+    return {
+        (number, purpose): joules
+        for number, account in enumerate(accounts)
+        for purpose, joules in account.joules.items()
+    }
 
 
 def _is_package(folder: Path) -> bool:

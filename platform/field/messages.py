@@ -15,7 +15,8 @@ from driftlab.errors import WireError
 from driftlab.platform.core.records import Uploaded
 from driftlab.platform.streaming.base import Sampling
 
-FORMAT = 2  # version of the headers and routes
+FORMAT = 3  # version of the headers and routes
+REPORT_INTERVAL_S = 5.0  # between two reports of a device
 MAX_SAMPLES = 4096  # frames of one upload
 STAMPS = ("capture", "receipt")
 
@@ -23,6 +24,7 @@ STAMPS = ("capture", "receipt")
 # stamp, network that runs + 1 (0: the initial one), length of the codec's name
 SAMPLES = struct.Struct("<BIfIHHBBBB")
 RESULT = struct.Struct("<BIBIBI")  # version, number, kind, captured frame, bytes of the plan, bytes of the payload
+MAX_REPORTED, MAX_REPORT_BYTES = 1e9, 200  # of a value in a report, and of a report
 PLAN_DIGITS = 5  # significant digits of a rate or an interval
 
 ResultKind = Literal["update", "labels", "plan"]
@@ -125,6 +127,33 @@ def decode_results(body: bytes, fps: float) -> Iterator[ResultMessage]:
         plan, payload = body[start + RESULT.size : middle], body[middle:stop]
         yield ResultMessage(number, KINDS[kind], plan, payload, frame / fps)
         start = stop
+
+
+@dataclass(frozen=True)
+class DeviceStatus:
+    """A report of a device to the live page; None: not measured."""
+
+    time_s: float
+    fps: float  # predicted frames per second
+    latency_ms: float | None  # median from a frame to its prediction
+    score: float | None  # mean live score since the report before
+
+    def encode(self) -> str:
+        """Return the report as a JSON list."""
+        return json.dumps(_rounded(dataclasses.astuple(self)), separators=(",", ":"))
+
+
+def decode_status(text: str | bytes) -> DeviceStatus:
+    """Return the report in a message; raise WireError for anything else."""
+    try:
+        values = json.loads(text) if len(text) <= MAX_REPORT_BYTES else ()
+        numbers = [None if value is None else float(value) for value in values]
+        time_s, fps, latency_ms, score = numbers
+    except (ValueError, TypeError, RecursionError) as error:
+        raise WireError(f"invalid report of {len(text)} bytes") from error
+    if time_s is None or fps is None or not all(0 <= one < MAX_REPORTED for one in numbers if one is not None):
+        raise WireError("a report lacks its time or its frame rate, or a value is out of range")
+    return DeviceStatus(time_s, fps, latency_ms, score)
 
 
 def dump_state(state: Any) -> bytes:

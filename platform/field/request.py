@@ -72,6 +72,7 @@ class TeacherRequest(_Asked):
 class SessionRequest(_Asked):
     """The body of the request that opens a session."""
 
+    name: PlainName | None = None  # of the device, for the live page
     system: PlainName | SystemRequest = "ams"
     workload: WorkloadRequest
     student: StudentRequest = StudentRequest()

@@ -6,6 +6,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -14,7 +15,7 @@ from driftlab.platform.core.documents import read_json
 from driftlab.platform.core.records import StreamStatistics, Uploaded
 from driftlab.platform.field.camera import CameraDevice, LiveCamera
 from driftlab.platform.field.client import Backoff, Client, ServerUnavailable, SessionExpired
-from driftlab.platform.field.messages import ResultMessage, SampleMessage, decode_results
+from driftlab.platform.field.messages import DeviceStatus, ResultMessage, SampleMessage, decode_results
 from driftlab.platform.field.opening import FieldCell
 from driftlab.platform.field.rounds import drive
 from driftlab.platform.field.websocket import Line
@@ -46,6 +47,7 @@ class Traffic:
     turn: threading.Lock = field(default_factory=threading.Lock)  # held during a call to the application node
     inbox: queue.SimpleQueue[Callable[[], None]] = field(default_factory=queue.SimpleQueue)  # for the inference thread
     take: Callable[[ResultMessage, Transfer], None] = lambda result, transfer: None  # called by the inference thread
+    reports: queue.SimpleQueue[DeviceStatus] = field(default_factory=queue.SimpleQueue)  # for the server's live page
     resync: threading.Event = field(default_factory=threading.Event)
     begins_s: float | None = 0.0  # time of the first plan; None: now, for a resumed device
     line: Line = field(init=False)
@@ -221,6 +223,26 @@ class LocalLearner(Sender):
         row = delivery.settle(message, applied)
         if row is not None:
             self.runner.ledger.row("updates", **update_row(**row))
+
+
+class Reporter:
+    """Sends the reports of the device for the live page; reports are lost while the server is unavailable."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self.traffic, self.client = traffic, traffic.client.another()
+
+    def run(self) -> None:
+        traffic = self.traffic
+        try:
+            while not traffic.stop.is_set():
+                with suppress(queue.Empty, ServerUnavailable):
+                    text = traffic.reports.get(timeout=RECEIVE_TIMEOUT_S).encode()
+                    if not traffic.line.report(text):
+                        self.client.ask("POST", f"{traffic.path}/report", text.encode())
+        except DriftlabError as error:  # the session has ended, which the other threads report
+            log.debug("no more reports: %s", error)
+        finally:
+            self.client.close()
 
 
 class Receiver:

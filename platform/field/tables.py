@@ -20,6 +20,8 @@ from driftlab.platform.results.tables.recorder import Recorder
 
 if TYPE_CHECKING:
     from driftlab.platform.field.agent import Agent
+    from driftlab.platform.field.opening import FieldCell
+    from driftlab.platform.field.shared_device import SharedDevice
 
 MEASURED = "wall clock of the device"
 PROFILED = "wall clock of the device; inference and training on the stream: computed from the hardware profile"
@@ -47,11 +49,11 @@ def write_update_rows(traffic: Traffic, outcomes: Mapping[int, tuple[float, Appl
     return ""
 
 
-def energy_of(agent: Agent) -> str:
+def energy_of(device: Agent | SharedDevice) -> str:
     """Describe the source of the joules in the tables."""
-    if agent.meter.sensors:
-        return f"measured by {agent.meter.name}: energy of the whole computer while the device runs"
-    return f"estimated: computed from the profile '{agent.cell.device.spec.hardware.name}'"
+    if device.meter.sensors:
+        return f"measured by {device.meter.name}: energy of the whole computer while the device runs"
+    return f"estimated: computed from the profile '{device.cell.device.spec.hardware.name}'"
 
 
 def write_run(agent: Agent, directory: Path) -> None:
@@ -67,8 +69,18 @@ def write_run(agent: Agent, directory: Path) -> None:
         "opening_bytes": dict(zip(("up", "down"), agent.opening, strict=True)),  # the part before the stream
         "closing_bytes": {"up": up - agent.stream_end[0], "down": down - agent.stream_end[1]},  # the part after it
     }
-    write_atomically(directory / paths.INFO, json.dumps(facts, indent=2, sort_keys=True) + "\n")
-    cell = agent.cell.runner.cell
-    origin = origins_of(agent.cell.experiment, [cell])[cell.id]
-    Recorder(str(directory)).write(cell.id, agent.cell.runner.ledger.rows, origin)
+    _write(agent.cell, directory, facts)
     write_lab(agent, directory)
+
+
+def write_shared_run(device: SharedDevice, directory: Path) -> None:
+    """Write the tables of several applications, and `run.json` with the sources of times and energy."""
+    facts = {"times": MEASURED, "energy": energy_of(device), "capacity": device.capacity}
+    _write(device.cell, directory, {**provenance(), **facts})
+
+
+def _write(field: FieldCell, directory: Path, facts: Mapping[str, Any]) -> None:
+    write_atomically(directory / paths.INFO, json.dumps(facts, indent=2, sort_keys=True) + "\n")
+    cell = field.runner.cell
+    origin = origins_of(field.experiment, [cell])[cell.id]
+    Recorder(str(directory)).write(cell.id, field.runner.ledger.rows, origin)

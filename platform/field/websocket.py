@@ -101,6 +101,19 @@ class Line:
                 self.close()
                 return None
 
+    def report(self, text: str) -> bool:
+        """Send a report, which is not acknowledged; return False if it must be sent over HTTP."""
+        from websockets.exceptions import WebSocketException
+
+        connection = self._open
+        try:
+            if connection is not None:
+                connection.send(text)
+        except (OSError, WebSocketException):
+            self.close()
+            return False
+        return connection is not None
+
     def receive(self, wait_s: float) -> bytes | None:
         """Return the next results; empty if none arrive within `wait_s`, None if the WebSocket is closed."""
         from websockets.exceptions import WebSocketException

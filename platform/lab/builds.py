@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from driftlab.datasets.catalogue import find_workload, folder_digest_of
+from driftlab.errors import RequestError
 from driftlab.platform.core import plugins
 from driftlab.platform.core.registry import Member, builder_of
 from driftlab.platform.lab.cells import has_own_classes, measured_of, open_workload, systems_of
@@ -172,7 +173,14 @@ def _setup(
     for app in asked.apps:
         recipes = _recipes(asked, app)
         known = {name: job for (name, family), job in packs.items() if family == recipes[0].key()}
-        apps[app.name] = replace(_app_setup(experiment, app, recipes, built, server), packs=known)
+        measured = measured_of(app)
+        runs = bool(measured) and asked.workload.run_networks
+        networks = _app_setup(experiment, app, recipes, built, server)
+        apps[app.name] = replace(networks, packs=known, measured=measured, runs_measured=runs)
+        try:
+            apps[app.name].variants(server.hardware)
+        except RequestError as error:
+            raise RequestError(f"Application '{app.name}': {error}.") from error
     return WorkloadSetup(
         experiment=experiment.name,
         clock=experiment.clock,
@@ -221,5 +229,4 @@ def _app_setup(
         ),
         label_s=label_s,
         classes=classes,
-        measured=measured_of(app),
     )

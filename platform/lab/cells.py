@@ -129,7 +129,12 @@ def app_specs_of(experiment: Experiment, workload: WorkloadPart) -> tuple[AppSpe
     return tuple(
         AppSpec(
             AppGoals(
-                part.name, workload.fps, part.accuracy_goal, part.latency_goal_s, part.priority, part.energy_goal_j
+                part.name,
+                part.fps or workload.fps,
+                part.accuracy_goal,
+                part.latency_goal_s,
+                part.priority,
+                part.energy_goal_j,
             ),
             stream_of(workload.seen_by(part)),
             scored_of(workload, open_workload(workload.seen_by(part))) if workload.scored else (),

@@ -65,7 +65,7 @@ def _checks(experiment: Experiment) -> Iterator[tuple[str, Callable[[], Any]]]:
         for index, app in enumerate(experiment.apps_of(workload)):
             place = f"workloads.{number}.apps.{index}" if workload.apps else f"workloads.{number}"
             yield place, partial(_check_app, experiment, workload, app)
-            yield f"{place}.variants", partial(_check_measured, workload, app)
+            yield f"{place}.variants", partial(_check_measured, experiment, workload, app)
         yield f"workloads.{number}", partial(_check_apps, workload)
     for number, fleet in enumerate(experiment.fleets):
         for index, part in enumerate(fleet.devices):
@@ -177,10 +177,21 @@ def _check_adaptations(experiment: Experiment, student: str) -> None:
     )
 
 
-def _check_measured(workload: WorkloadPart, app: AppPart) -> None:
-    """Read measured networks, which require run_networks=false: only their measurements exist."""
-    if measured_of(app) and workload.run_networks:
-        raise RequestError("measured variants have no network to run; set run_networks: false in this workload")
+def _check_measured(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> None:
+    """Read measured networks; where networks run, their names are compared when they are built."""
+    if not measured_of(app) or not workload.run_networks:
+        return
+    for part in experiment.systems:
+        with suppress(RequestError):  # the check of the system reports its faults
+            system = system_of(part)
+            if system.adaptation.make().learns_on_stream and not system.streaming.make().feeds_learner:
+                break
+    else:
+        return
+    raise RequestError(
+        f"system '{system.name}' learns on its stream, at times that are computed; take one that does not, or set "
+        "run_networks: false in this workload"
+    )
 
 
 def _pretraining_stream(workload: WorkloadPart) -> Stream:

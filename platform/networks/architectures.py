@@ -29,11 +29,16 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def _conv(inputs: int, outputs: int, *, stride: int = 1, dilation: int = 1) -> nn.Sequential:
-    """Return a 3x3 convolution with batch norm and ReLU, the block of all networks here."""
+Norm = Callable[[int], nn.Module]  # of a number of channels
+
+
+def _conv(
+    inputs: int, outputs: int, *, stride: int = 1, dilation: int = 1, norm: Norm = nn.BatchNorm2d
+) -> nn.Sequential:
+    """Return a 3x3 convolution with a norm and ReLU, the block of all networks here."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, 3, stride, padding=dilation, dilation=dilation, bias=False),
-        nn.BatchNorm2d(outputs),
+        norm(outputs),
         nn.ReLU(inplace=True),
     )
 
@@ -101,13 +106,13 @@ class Detector(_Trunk, BoxOutput):
 class ResidualBlock(nn.Module):
     """Residual block of two convolutions; the shortcut is projected if the shape changes."""
 
-    def __init__(self, inputs: int, outputs: int, *, stride: int = 1) -> None:
+    def __init__(self, inputs: int, outputs: int, *, stride: int = 1, norm: Norm = nn.BatchNorm2d) -> None:
         super().__init__()
-        self.inner = _conv(inputs, outputs, stride=stride)
-        self.outer = nn.Sequential(nn.Conv2d(outputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs))
+        self.inner = _conv(inputs, outputs, stride=stride, norm=norm)
+        self.outer = nn.Sequential(nn.Conv2d(outputs, outputs, 3, padding=1, bias=False), norm(outputs))
         self.shortcut = nn.Sequential()
         if stride > 1 or inputs != outputs:
-            self.shortcut.extend([nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)])
+            self.shortcut.extend([nn.Conv2d(inputs, outputs, 1, stride, bias=False), norm(outputs)])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.relu(self.outer(self.inner(x)) + self.shortcut(x))
@@ -116,10 +121,11 @@ class ResidualBlock(nn.Module):
 class ResidualClassifier(nn.Module):
     """Classification network of two residual blocks, with the resolutions and channels of `_Trunk`."""
 
-    def __init__(self, classes: int, width: int) -> None:
+    def __init__(self, classes: int, width: int, norm: Norm = nn.BatchNorm2d) -> None:
         super().__init__()
-        self.first = _conv(3, width, stride=2)
-        self.deep = nn.Sequential(ResidualBlock(width, 2 * width, stride=2), ResidualBlock(2 * width, 2 * width))
+        self.first = _conv(3, width, stride=2, norm=norm)
+        blocks = ((width, 2), (2 * width, 1))
+        self.deep = nn.Sequential(*(ResidualBlock(old, 2 * width, stride=step, norm=norm) for old, step in blocks))
         self.head = nn.Linear(2 * width, classes)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -198,6 +204,7 @@ MAKERS: Mapping[str, Callable[[int], nn.Module]] = {
     "wide_classifier": partial(Classifier, width=64),
     "tiny_residual": partial(ResidualClassifier, width=14),
     "wide_residual": partial(ResidualClassifier, width=56),
+    "tiny_residual_gn": partial(ResidualClassifier, width=16, norm=partial(nn.GroupNorm, 8)),
     "deep_classifier": partial(DeepClassifier, width=8),
     "vgg16_cifar": partial(DeepClassifier, width=64),
     "tiny_staged": partial(residual.four_stages, width=8, stride=2),
@@ -217,7 +224,8 @@ MAKERS: Mapping[str, Callable[[int], nn.Module]] = {
     "yolov3": detection.Yolo,
     "yolov3_tiny": detection.TinyYolo,
     **{name: partial(library.make, name) for name in library.CLASSIFIERS},
-    "vit_small": library.vision_transformer,
+    "vit_small": partial(library.vision_transformer, name="vit_small", patch=16, layers=12, heads=6, width=384),
+    "tiny_vit": partial(library.vision_transformer, name="tiny_vit", patch=4, layers=4, heads=3, width=48),
 }
 
 

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
-CONTIGUOUS = frozenset(("deeplabv3_mobilenet", "resnet18", "resnet18_cbam", "resnet50", "senet18", "vgg16"))
+CONTIGUOUS = frozenset(
+    (
+        "deeplabv3_mobilenet", "resnet18", "resnet18_cbam", "resnet50", "senet18", "vgg16",
+        "tiny_residual_gn",  # torch 2.13 ends the process in the backward pass of a channels-last group norm whose
+    )  # input has no gradient, as where only scales and shifts learn
+)  # fmt: skip
 
 
 def choose_format(name: str, model: nn.Module) -> nn.Module:

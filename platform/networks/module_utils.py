@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from driftlab.platform.core.records import Weights
 from driftlab.platform.core.work import of_the_lab
@@ -60,9 +61,15 @@ def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
     return {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
 
 
-def norm_state(model: nn.Module) -> list[str]:
-    """Return the names of the batch norms' entries in the state dict: scales, shifts and statistics."""
-    return [f"{name}.{own}" for name, norm in batch_norms(model).items() for own in norm.state_dict()]
+def all_norms(model: nn.Module) -> dict[str, nn.Module]:
+    """Return batch, layer, group and instance norms by name."""
+    kinds = (_BatchNorm, _InstanceNorm, nn.LayerNorm, nn.GroupNorm)
+    return {name: module for name, module in model.named_modules() if isinstance(module, kinds)}
+
+
+def norm_state(norms: Mapping[str, nn.Module]) -> list[str]:
+    """Return the names of the norms' entries in the state dict: scales, shifts and statistics."""
+    return [f"{name}.{own}" for name, norm in norms.items() for own in norm.state_dict()]
 
 
 def copy_entries(model: nn.Module, names: Iterable[str]) -> Weights:

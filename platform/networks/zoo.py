@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Task
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 Numbers = tuple[float, float, float]
+Norms = Literal["batch", "layer", "group", "none"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class ZooEntry:
     head: str = "head"  # last layer
     input: Input = Input()
     pretraining: PretrainingDefaults | None = None  # None: the experiment's settings for students
+    norms: Norms = "batch"  # the kind of its norms
+    linear_head: bool = True  # whether a classifier's last layer is linear
 
 
 TRUNK = ("first", "deep")
@@ -68,9 +71,9 @@ MOBILE = tuple(f"trunk.{part}" for part in (0, *range(2, 7)))
 SHUFFLED = ("conv1", "stage2", "stage3", "stage4", "conv5")
 
 
-def _torchvision(summary: str, blocks: Iterable[str], head: str) -> ZooEntry:
+def _torchvision(summary: str, blocks: Iterable[str], head: str, norms: Norms = "batch") -> ZooEntry:
     parts = tuple(f"network.{block}" for block in blocks)
-    return ZooEntry(CLASSIFICATION, f"{summary}, from torchvision", parts, f"network.{head}", IMAGENET, LARGE)
+    return ZooEntry(CLASSIFICATION, f"{summary}, from torchvision", parts, f"network.{head}", IMAGENET, LARGE, norms)
 
 
 def _parts(name: str, count: int) -> list[str]:
@@ -95,6 +98,20 @@ OWN: Mapping[str, ZooEntry] = {
     ),
     "wide_residual": ZooEntry(
         CLASSIFICATION, "tiny_residual at 4 times the width, 410 k parameters", ("first", "deep.0", "deep.1")
+    ),
+    "tiny_residual_gn": ZooEntry(
+        CLASSIFICATION,
+        "tiny_residual at width 16 with group norms of eight groups, 34 k parameters",
+        ("first", "deep.0", "deep.1"),
+        norms="group",
+    ),
+    "tiny_vit": ZooEntry(
+        CLASSIFICATION,
+        "transformer of four layers on patches of 4 x 4 pixels, with layer norms, 119 k parameters",
+        ("network.conv_proj", *(f"network.encoder.layers.encoder_layer_{k}" for k in range(4)), "network.encoder.ln"),
+        "network.heads.head",
+        Input((32, 32), fixed=True),
+        norms="layer",
     ),
     "deep_classifier": ZooEntry(
         CLASSIFICATION,
@@ -178,7 +195,9 @@ PUBLISHED: Mapping[str, ZooEntry] = {
     ),
     "resnet18": _torchvision("ResNet-18, 12 M parameters", ("conv1", "bn1", *(f"layer{k}" for k in range(1, 5))), "fc"),
     "resnet50": _torchvision("ResNet-50, 26 M parameters", ("conv1", "bn1", *(f"layer{k}" for k in range(1, 5))), "fc"),
-    "vgg16": _torchvision("VGG-16, 138 M parameters", ("features", "classifier.0", "classifier.3"), "classifier.6"),
+    "vgg16": _torchvision(
+        "VGG-16, 138 M parameters", ("features", "classifier.0", "classifier.3"), "classifier.6", "none"
+    ),
     "mobilenet_v2": _torchvision("MobileNetV2, 3.5 M parameters", _parts("features", 19), "classifier.1"),
     "mobilenet_v3_small": _torchvision(
         "MobileNetV3-Small, 2.5 M parameters", (*_parts("features", 13), "classifier.0"), "classifier.3"
@@ -187,11 +206,13 @@ PUBLISHED: Mapping[str, ZooEntry] = {
         "MobileNetV3-Large, 5.5 M parameters", (*_parts("features", 17), "classifier.0"), "classifier.3"
     ),
     "shufflenet_v2_x1_0": _torchvision("ShuffleNetV2, 2.3 M parameters", SHUFFLED, "fc"),
-    "squeezenet1_1": _torchvision("SqueezeNet 1.1, 1.2 M parameters", ("features",), "classifier.1"),
+    "squeezenet1_1": replace(
+        _torchvision("SqueezeNet 1.1, 1.2 M parameters", ("features",), "classifier.1", "none"), linear_head=False
+    ),
     "vit_small": ZooEntry(
         CLASSIFICATION, "ViT-S/16, 22 M parameters",
         ("network.conv_proj", *(f"network.encoder.layers.encoder_layer_{k}" for k in range(12)), "network.encoder.ln"),
-        "network.heads.head", Input((224, 224), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5), fixed=True), LARGE,
+        "network.heads.head", Input((224, 224), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5), fixed=True), LARGE, "layer",
     ),
 }  # fmt: skip
 ZOO: Mapping[str, ZooEntry] = {**OWN, **PUBLISHED}

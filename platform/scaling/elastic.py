@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,7 @@ from driftlab.platform.scaling.master_training import MasterInTraining, measure_
 
 FRAMES_PER_PASS = 64  # through the master
 WEIGHT_BYTES = 4  # a device keeps knowledge in single precision
+NormScope = Literal["all", "gated", "trained"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +102,7 @@ def first_master(trained: MasterInTraining, context: PruningContext, keep: Seque
         tuple(gating.keep_count(site.size, ratio, gated.min_keep) for site in gated.sites): ratio for ratio in keep
     }
     ratios = tuple(sorted(sizes.values()))
-    statistics = tuple(measure_statistics(gated, context.data.train.images, ratio) for ratio in ratios)
+    statistics = tuple(measure_statistics(trained, ratio) for ratio in ratios)
     return Master(gated.eval(), context.groups, trained.links, ratios, statistics, tuple(Cut({}, {}) for _ in ratios))
 
 
@@ -124,7 +126,9 @@ def mask_for(
     passes, device = [], device_of(gated)
     with torch.no_grad():
         for start in range(0, len(images), FRAMES_PER_PASS):
-            passes.append(gated.run(to_input(images[start : start + FRAMES_PER_PASS]).to(device)))
+            frames = to_input(images[start : start + FRAMES_PER_PASS]).to(device)
+            gated.frames = len(frames) if sample == "mean" else 1
+            passes.append(gated.run(frames))
 
     # Step 1, representative sample selection: the most difficult sample, which has the largest entropy.
     outputs = torch.cat([output for output, _ in passes])
@@ -138,6 +142,9 @@ def mask_for(
         count = gating.keep_count(site.size, gated.ratio, gated.min_keep)
         if filters == "relevant":
             channels = gating.top_channels(site.per_unit(relevance), count)
+        elif filters == "l1":
+            weights = gated.network.get_submodule(site.conv).get_parameter("weight")
+            channels = gating.top_channels(site.per_unit(weights.abs().flatten(1).sum(dim=1)), count)
         else:
             drawn = rng_for(count, "surrogate", site.group).choice(site.size, size=count, replace=False)
             channels = torch.from_numpy(np.sort(drawn))
@@ -148,6 +155,15 @@ def mask_for(
     return ChannelMask(
         kept, gates, _selection_passes(master, images), (cutting,), (_feedback(master, surrogate_bytes),)
     )
+
+
+def mask_of(master: Master, which: int) -> ChannelMask:
+    """Return the channels that a surrogate has; choosing them again takes no pass."""
+    current = master.cuts[which]
+    gates = {site.group: current.state[f"{site.norm}.gate"] for site in master.gated.sites}
+    surrogate_bytes = sum(array.nbytes for array in current.state.values())
+    cutting = LayerCost("cut", "Copy", 0, 0, surrogate_bytes, surrogate_bytes, 0)
+    return ChannelMask(current.kept, gates, Passes(), (cutting,), (_feedback(master, surrogate_bytes),))
 
 
 def entropies(outputs: Tensor, task: Task) -> Tensor:
@@ -162,8 +178,9 @@ def entropies(outputs: Tensor, task: Task) -> Tensor:
 
 
 def _selection_passes(master: Master, images: npt.NDArray[np.uint8]) -> Passes:
-    """Return the pass of all samples through the master and its gates."""
-    whole = count_cost(master.gated, images.shape[1], images.shape[2])
+    """Return the pass of all samples through the master and its gates; constant gates cost nothing."""
+    constant = any(isinstance(gate, gating.ConstantGate) for gate in master.gated.gates)
+    whole = count_cost(master.network if constant else master.gated, images.shape[1], images.shape[2])
     batches = [min(FRAMES_PER_PASS, len(images) - start) for start in range(0, len(images), FRAMES_PER_PASS)]
     layers = tuple(layer.of_batch(frames) for frames in batches for layer in whole.layers)
     return Passes(others=layers, kept_bytes=whole.weight_bytes)
@@ -212,6 +229,16 @@ def surrogate_of(master: Master, which: int) -> nn.Module:
     return model
 
 
+def _norm_rows(gated: GatedNetwork, lifted: Mapping[str, Tensor], scope: NormScope) -> dict[str, Tensor]:
+    """Return for each batch norm the channels that are fed back, as ones and zeros."""
+    behind_gates, rows = {site.norm for site in gated.sites}, {}
+    for name, norm in batch_norms(gated.network).items():
+        changed = [lifted[one] != 0 for own in ("weight", "bias") if (one := f"{name}.{own}") in lifted]
+        whole = torch.full((norm.num_features,), scope == "all" or (scope == "gated" and name in behind_gates))
+        rows[name] = (torch.stack(changed).any(dim=0) if scope == "trained" and changed else whole).double()
+    return rows
+
+
 def _with_cut(master: Master, which: int, surrogate: Cut) -> Master:
     return replace(master, cuts=tuple(surrogate if k == which else other for k, other in enumerate(master.cuts)))
 
@@ -219,7 +246,9 @@ def _with_cut(master: Master, which: int, surrogate: Cut) -> Master:
 # Master DNN updating --------------------------------------------------------------------------------------------------
 
 
-def feed_back(master: Master, surrogate: nn.Module, absorb_alpha: float, bn_alpha: float) -> Master:
+def feed_back(
+    master: Master, surrogate: nn.Module, absorb_alpha: float, bn_alpha: float, bn_scope: NormScope = "all"
+) -> Master:
     """Return the master after a surrogate was trained.
 
     The surrogate's changes since it was cut or last fed back update it.
@@ -244,16 +273,16 @@ def feed_back(master: Master, surrogate: nn.Module, absorb_alpha: float, bn_alph
     mix_layers(gated.network, links)
     # Beyond the paper: biases, batch norms and statistics.
     statistics = set(statistic_names(gated.network))
-    norms = {f"{name}." for name in batch_norms(gated.network)}
+    rows = _norm_rows(gated, lifted, bn_scope)
     with torch.no_grad():
         for name, value in gated.network.named_parameters():
             layer = name.rpartition(".")[0]
             if layer in links and name.endswith(".bias"):
                 value.add_((absorb_alpha * lifted[name]).to(value))
-            elif f"{layer}." in norms:
-                value.add_((bn_alpha * lifted[name]).to(value))
+            elif layer in rows:
+                value.add_((bn_alpha * rows[layer] * lifted[name]).to(value))
     measured = {
-        name: (old + bn_alpha * lifted[name].numpy()).astype(old.dtype)
+        name: (old + bn_alpha * (rows[name.rpartition(".")[0]] * lifted[name]).numpy()).astype(old.dtype)
         if name in lifted and name in statistics
         else old
         for name, old in master.statistics[which].items()
@@ -293,13 +322,13 @@ def store(master: Master) -> Weights:
     return arrays
 
 
-def restore(model: nn.Module, arrays: Weights, size: tuple[int, int]) -> Master:
+def restore(model: nn.Module, arrays: Weights, size: tuple[int, int], gates: gating.GateKind, ungated: int) -> Master:
     """Restore a stored master of this model, for frames of this size."""
     example = torch.zeros(1, 3, *size, device=device_of(model))
     channel_groups = groups(model, example)
     sites, _ = gating.find_sites(model, channel_groups, example)
     with torch.random.fork_rng(devices=()):
-        gated = GatedNetwork(copy_model(model), sites).to(device_of(model)).eval()
+        gated = GatedNetwork(copy_model(model), sites[ungated:], kind=gates).to(device_of(model)).eval()
     restore_entries(gated, _part(arrays, "master/"))
     links = {
         name: _link(gated.network, name, arrays)

@@ -14,12 +14,12 @@ keep ratio, and layers equal the mixtures of their knowledge by construction ins
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from driftlab.platform.core.parameters import Means
+from driftlab.platform.core.parameters import BEFORE, Means
 from driftlab.platform.core.records import Weights
 from driftlab.platform.scaling.base import Budget, ChannelMask, Profile, Scaling, Size, check_index, most_accurate
 
@@ -47,14 +47,31 @@ class Surrogate(Scaling):
         Means("frame whose gates decide: highest entropy, the first, or the mean over all"),
     ] = "hardest"
     filters: Annotated[
-        Literal["relevant", "random"], Means("whether channels are kept by their gates or at random")
+        Literal["relevant", "random", "l1"], Means("kept channels: by gates, at random, or by the L1 norm of weights")
     ] = "relevant"
+    recut: Annotated[bool, Means("whether channels are selected for each domain, or once on the source")] = True
+    gates: Annotated[
+        Literal["input", "domain", "static", "frozen", "random"],
+        Means(
+            "input: two layers, as in FBS; domain: one on standardised inputs; controls: static constants that learn, "
+            "frozen layers that do not, random constants"
+        ),
+    ] = "input"
+    ungated: Annotated[int, Ge(0), Means("first groups of channels without gates, which keep all channels")] = 0
+    sources: Annotated[
+        tuple[str, ...],
+        Means("shifts at severity 5 on which the master is also trained, besides the frames as they are"),
+    ] = ()
     knowledge: Annotated[
         Literal["identity", "mix_fixed", "reparam", "penalty"], Means("link between layers and their domain knowledge")
     ] = "identity"
     mixing: Annotated[Literal["orthogonal", "softmax"], Means("mixing matrices of knowledge mix_fixed")] = "orthogonal"
     absorb_alpha: Annotated[float, Ge(0), Le(1), Means("share of a filter's change that updates the master")] = 1.0
     bn_alpha: Annotated[float, Ge(0), Le(1), Means("share of a batch norm's change that updates the master")] = 0.2
+    bn_scope: Annotated[
+        Literal["all", "gated", "trained"],
+        Means("channels of batch norms that update the master: all, those behind gates, or those that were trained"),
+    ] = field(default="all", metadata={BEFORE: "all"})
     stages: Annotated[tuple[float, ...], Gt(0), Le(1), Means("smallest keep ratio of each training stage, falling")] = (
         0.8,
         0.5,
@@ -73,8 +90,11 @@ class Surrogate(Scaling):
 
     def faults(self) -> list[str]:
         """Return a fault for each list of ratios that does not fall."""
+        from driftlab.datasets.domains.names import SHIFTS
+
         lists = {"keep_ratios": self.keep_ratios, "stages": self.stages}
-        return [
+        unknown = [shift for shift in self.sources if shift not in SHIFTS or SHIFTS[shift].picks]
+        return [f"'sources' has '{shift}', which is no shift that changes a frame" for shift in unknown] + [
             f"'{name}' is {ratios}, must be one or more shares that fall"
             for name, ratios in lists.items()
             if not ratios or any(later >= earlier for earlier, later in itertools.pairwise(ratios))
@@ -93,11 +113,12 @@ class Surrogate(Scaling):
             # Offline master DNN constructor: extend with FBS, pre-train master and domain knowledge.
             context = PruningContext(model, groups(model, data.example(model)), data)
             sites, others = find_sites(model, context.groups, data.example(model))
-            elastic.refuse_ungated(model, sites, others)
+            elastic.refuse_ungated(model, sites[self.ungated :], others)
             schedule = TrainingSchedule(self.epochs, self.learning_rate, self.batch)
             link = self.knowledge, self.mixing == "orthogonal"
-            plan = MasterPlan(self.stages, schedule, *link)
-            master = elastic.first_master(train_master(context, sites, plan), context, self.keep_ratios)
+            plan = MasterPlan(self.stages, schedule, *link, self.gates, self.sources)
+            trained = train_master(context, sites[self.ungated :], plan)
+            master = elastic.first_master(trained, context, self.keep_ratios)
             # Surrogate generator: one surrogate per keep ratio for frames of the source.
             images = data.train.images[:SOURCE_SAMPLES]
             for which in range(len(master)):
@@ -112,9 +133,11 @@ class Surrogate(Scaling):
         return surrogate_of(family, self._ratio_of(family, budget))
 
     def select_channels(self, family: Master, budget: Budget, images: npt.NDArray[np.uint8], task: Task) -> ChannelMask:
-        from driftlab.platform.scaling.elastic import mask_for
+        from driftlab.platform.scaling.elastic import mask_for, mask_of
 
         which = self._ratio_of(family, budget)
+        if not self.recut and family.cuts[which].kept:
+            return mask_of(family, which)
         return mask_for(family, which, images, task, sample=self.sample, filters=self.filters)
 
     def apply_mask(self, family: Master, budget: Budget, mask: ChannelMask) -> Master:
@@ -125,7 +148,7 @@ class Surrogate(Scaling):
     def absorb(self, family: Master, variant: nn.Module) -> Master:
         from driftlab.platform.scaling.elastic import feed_back
 
-        return feed_back(family, variant, self.absorb_alpha, self.bn_alpha)
+        return feed_back(family, variant, self.absorb_alpha, self.bn_alpha, self.bn_scope)
 
     def profile(self, family: Master, size: Size) -> tuple[Profile, ...]:
         from driftlab.platform.networks.cost_counter import count_cost
@@ -146,7 +169,7 @@ class Surrogate(Scaling):
     def restore(self, model: nn.Module, arrays: Weights, size: Size) -> Master:
         from driftlab.platform.scaling.elastic import restore
 
-        return restore(model, arrays, size)
+        return restore(model, arrays, size, self.gates, self.ungated)
 
     def _ratio_of(self, family: Master, budget: Budget) -> int:
         if budget.variant is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,12 @@ class TrainingConfig:
     trial_fraction: float = 1.0  # fraction of its steps after which `accuracy` was measured
     variant: int | None = None  # index of the network that it trains and that runs afterwards; None: the running one
 
+    def __post_init__(self) -> None:
+        """Refuse impossible times and sizes."""
+        _check_seconds(self.name, self.cost)
+        if self.size is not None and not 0 < self.size < math.inf:
+            raise RunError(f"configuration '{self.name}' has size {self.size:g}: it must be finite and above 0")
+
 
 @dataclass(frozen=True)
 class TrainingOffer:
@@ -40,6 +47,16 @@ class TrainingOffer:
     config: str | None = None  # name of the running configuration; None: none is chosen yet, during labelling or trials
     accuracy_before: float | None = None  # current accuracy of the network, a fraction; None: unknown
     accuracy_after: float | None = None  # expected accuracy after training
+
+    def __post_init__(self) -> None:
+        """Refuse impossible times."""
+        _check_seconds("left", self.left)
+
+
+def _check_seconds(name: str, cost: TaskCost) -> None:
+    for resource, seconds in cost.seconds.items():
+        if not seconds >= 0:
+            raise RunError(f"configuration '{name}' takes {seconds:g} s on {resource}: it must take at least 0")
 
 
 @dataclass(frozen=True)
@@ -72,6 +89,11 @@ class SchedulerInput:
     state: Any = None  # of the last allocation on this device
     reason: Reason = "window"  # why the scheduler is called
     load: tuple[LoadReading, ...] = ()  # readings so far, in order of time
+
+    def __post_init__(self) -> None:
+        """Refuse a window in which no member can plan."""
+        if not 0 < self.window_s < math.inf:
+            raise RunError(f"window_s is {self.window_s:g}: a window must have a finite length above 0")
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,8 @@ class Ekya(Scheduling):
     patience_s: PatienceS = 200.0
     max_apps: Annotated[int, Ge(1), Means("maximum number of applications for the thief; more keep equal shares")] = 16
 
+    version = 2
+
     @property
     def waits_for_all_offers(self) -> bool:
         return True
@@ -98,11 +100,11 @@ class Ekya(Scheduling):
             return None
         training, inference = np.array([before[app.app] for app in apps]).T
         continues = np.array([app.learns for app in apps]) & (training > 0)
-        receivers = int((inference > 0).sum()) + (int(continues.sum()) if self.freed == "all" else 0)
-        each = float(training[~continues].sum()) / max(1, receivers)
+        receivers = len(apps) + (int(continues.sum()) if self.freed == "all" else 0)
+        each = float(training[~continues].sum()) / receivers
         training = np.where(continues, training + (each if self.freed == "all" else 0.0), 0.0)
         chosen = [0 if app.learns and not app.lacks_estimates else None for app in apps]
-        return SharePlan(training, np.where(inference > 0, inference + each, 0.0), chosen)
+        return SharePlan(training, inference + each, chosen)
 
 
 def _with_note(app: LearningApp, chosen: int | None, share: float, horizon_s: float) -> LearningApp:
@@ -216,7 +218,7 @@ def pick_configs(
 ) -> tuple[int | None, ...]:
     """Choose each application's candidate of the best mean accuracy at its shares (Algorithm 2).
 
-    The first of equals wins. A candidate must exceed the current accuracy unless its training runs; None: none does.
+    The first of equals wins. A candidate must reach the current accuracy unless its training runs; None: none does.
     """
     chosen: list[int | None] = []
     for app, training_share, inference_share in zip(apps, training, inference, strict=True):
@@ -230,7 +232,7 @@ def pick_configs(
 
 def _is_promising(app: LearningApp, k: int) -> bool:
     after = app.candidates[k].accuracy_after
-    return after is not None and (app.state == "running" or after > app.now)
+    return after is not None and (app.state == "running" or after >= app.now)
 
 
 def _estimate_single(app: LearningApp, one: Candidate, training: float, inference: float, window_s: float) -> float:
@@ -238,7 +240,7 @@ def _estimate_single(app: LearningApp, one: Candidate, training: float, inferenc
     assert one.accuracy_after is not None, "it is promising"
     end_s = min(one.seconds / training, window_s) if training else window_s
     before = one.accuracy_before * accuracy_factor(app.full_share, inference)
-    after = one.accuracy_after * accuracy_factor(app.full_share, inference + training if inference else 0.0)
+    after = one.accuracy_after * accuracy_factor(app.full_share, inference + training)
     return (before * end_s + after * (window_s - end_s)) / window_s
 
 

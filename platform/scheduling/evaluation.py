@@ -2,7 +2,8 @@
 
 It is an integral over time, averaged over the applications. Each application's accuracy is multiplied by a factor that
 falls with its inference share. A new model is used when its training ends, not earlier; then the share of that training
-is split equally among the remaining jobs. A job without a share at the start never runs and receives nothing later.
+is split equally among the trainings that still run and all inferences, also those without a share. A training without
+a share at the start never runs and receives nothing later.
 """
 
 from __future__ import annotations
@@ -89,25 +90,23 @@ def plan_intervals(
     """Yield the intervals of a plan; `training` and `inference` are the shares at the start."""
     accuracy, start_s = trainings.accuracy_before, 0.0
     left_s = {i: seconds for i, seconds in enumerate(trainings.seconds) if training[i] > 0}
-    inferring = [i for i, share in enumerate(inference) if share > 0]
     while True:
         ends_s = {i: start_s + seconds / training[i] for i, seconds in left_s.items()}
         stop_s = min(window_s, *ends_s.values()) if ends_s else window_s
         yield PlanInterval(start_s, stop_s, training, inference, accuracy)
         if stop_s >= window_s:
             return
-        training, inference, accuracy, freed_share = [*training], [*inference], [*accuracy], 0.0
+        training, accuracy, freed_share = [*training], [*accuracy], 0.0
         for i, end_s in ends_s.items():
             if end_s <= stop_s * (1 + TIES):
                 freed_share, training[i], accuracy[i] = freed_share + training[i], 0.0, trainings.accuracy_after[i]
                 del left_s[i]
             else:
                 left_s[i] -= training[i] * (stop_s - start_s)
-        each = freed_share / max(1, len(inferring) + (len(left_s) if freed == "all" else 0))
+        each = freed_share / (len(inference) + (len(left_s) if freed == "all" else 0))
         for i in left_s if freed == "all" else ():
             training[i] += each
-        for i in inferring:
-            inference[i] += each
+        inference = [share + each for share in inference]
         start_s = stop_s
 
 

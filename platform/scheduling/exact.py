@@ -24,7 +24,7 @@ from driftlab.platform.scheduling.costs import (
     tabulate,
 )
 from driftlab.platform.scheduling.greedy import GreedyAllocation, allocate_surplus
-from driftlab.platform.scheduling.programming import by_programming, fits, least_highest, priced
+from driftlab.platform.scheduling.programming import bounded, by_programming, fits, least_highest, priced
 
 TOLERANCE = 1e-6  # of the relaxation
 
@@ -37,7 +37,7 @@ class Exact(Scheduling):
     alpha: LatenessWeight = 0.1
     units: MachineUnits = 100
 
-    triggers = WINDOW_ONLY
+    version, triggers = 2, WINDOW_ONLY
 
     def allocate(self, window: SchedulerInput) -> Allocation:
         """Solve the window's problem; the state is empty."""
@@ -46,25 +46,26 @@ class Exact(Scheduling):
             return allocation(window, [], notes)
         choices = tabulate([window.demands[i] for i in admitted], window.memory_bytes, self.alpha, self.units)
         walk = GreedyAllocation(choices, allocate_surplus(choices, solve(choices, self.objective)))
-        walk.select_networks()  # the minimal highest cost leaves the networks of the other applications open
+        walk.select_networks()  # surplus units may permit other networks
         plan = walk.plan
         shares = (plan.units / self.units).tolist()
         return allocation(window, list(zip(admitted, plan.networks.tolist(), shares, strict=True)), notes)
 
 
-def solve(choices: Choices, objective: Objective) -> UnitPlan:
-    """Return an optimal plan; only the total under a binding memory limit needs the MILP."""
+def solve(choices: Choices, objective: Objective, start: UnitPlan | None = None) -> UnitPlan:
+    """Return an optimal plan; of those with the lowest maximum, one with the lowest total.
+
+    Only a total under a binding memory limit needs the MILP, which may begin from a plan.
+    """
     plan = by_programming(choices, objective)
-    if fits(choices, plan):
-        return plan
     if objective == "total":
-        return by_milp(choices)
-    least = least_highest(choices)
+        return plan if fits(choices, plan) else by_milp(choices, start)
+    least = plan if fits(choices, plan) else least_highest(choices)
     assert least is not None, "the smallest networks fit into memory, with one unit each"
-    return least
+    return solve(bounded(choices, least), "total", least)
 
 
-def by_milp(choices: Choices) -> UnitPlan:
+def by_milp(choices: Choices, start: UnitPlan | None = None) -> UnitPlan:
     """Return the plan of the lowest total within both limits: one (network, units) per application.
 
     A relaxation and a greedy plan come first: an option is excluded if its reduced cost proves that no plan with it is
@@ -80,7 +81,7 @@ def by_milp(choices: Choices) -> UnitPlan:
     relaxed = linprog(cost, resources, np.ones(2), one_each, np.ones(apps), (0, 1))  # limits of 1 match the tolerances
     if relaxed.x is None:
         raise RunError(f"HiGHS found no schedule for {apps} applications: {relaxed.message}")
-    greedy = float(costs_of(choices, priced(choices)).sum())
+    greedy = float(costs_of(choices, priced(choices, start)).sum())
     useful = relaxed.fun + relaxed.lower.marginals <= greedy + TOLERANCE
     rules = [LinearConstraint(one_each[:, useful], 1, 1), LinearConstraint(resources[:, useful], -np.inf, 1)]
     app, network, units, cost = (column[useful] for column in (app, network, units, cost))

@@ -4,9 +4,9 @@ In the order of section 3.3 of the paper: the cost function (Eq. 2, `costs.py`),
 (Eq. 4) as rules of allocating units Δu (`greedy.py`), and the cache of an unfinished plan.
 
 Differs from the paper: the cost falls steepest where the text says that it rises least (`literal` follows the words);
-blocks of units are compared by default (`lookahead`); a program may be solved instead (`priced`); networks must fit
-into memory at every step, and the highest cost is then bisected; units that lower no cost raise frame rates;
-priorities weight costs; decisions are made when windows start.
+by default a program is solved instead (`priced`), or blocks of units are compared (`lookahead`); networks must fit
+into memory at every step, and the highest cost is then bisected; under it the total is lowered; units that lower no
+cost raise frame rates; priorities weight costs; decisions are made when windows start.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class NestDnn(Scheduling):
     method: Annotated[
         Literal["lookahead", "steepest", "literal", "priced"],
         Means("rule that lowers the total cost; for the highest cost only literal differs from the others"),
-    ] = "lookahead"
+    ] = "priced"
     alpha: LatenessWeight = 0.1
     units: MachineUnits = 100
     cached: Annotated[bool, Means("whether the next window resumes an unfinished plan")] = True
@@ -60,7 +60,7 @@ class NestDnn(Scheduling):
         bool, Means("whether networks are chosen here; else scaling chooses within the shares")
     ] = True
 
-    triggers = WINDOW_ONLY
+    version, triggers = 2, WINDOW_ONLY
 
     def allocate(self, window: SchedulerInput) -> Allocation:
         """Allocate all units and choose the networks; the state is the unfinished plan for the next window."""

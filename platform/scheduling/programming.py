@@ -43,12 +43,14 @@ def least_highest(choices: Choices, below: float = np.inf) -> UnitPlan | None:
     return best
 
 
-def priced(choices: Choices) -> UnitPlan:
-    """Return a plan of a low total: exact if memory is slack, else at most that of `lookahead`."""
+def priced(choices: Choices, start: UnitPlan | None = None) -> UnitPlan:
+    """Return a plan of a low total: exact if memory is slack, else at most that of a start.
+
+    Without a start it is the plan of `lookahead`."""
     plan = by_programming(choices, "total")
     if fits(choices, plan):
         return plan
-    best, low, high = smallest_plan(choices), *DECADES
+    best, low, high = start or smallest_plan(choices), *DECADES
     for _ in range(PRICES):
         middle = (low + high) / 2
         plan = _plan_at_price(choices, 10**middle)
@@ -56,8 +58,10 @@ def priced(choices: Choices) -> UnitPlan:
             best, high = plan, middle
         else:
             low = middle
-    *_, ahead = allocate_units(choices, "lookahead", smallest_plan(choices))
-    plans = [exchange(choices, plan) for plan in (best, ahead.plan)]
+    if start is None:
+        *_, ahead = allocate_units(choices, "lookahead", smallest_plan(choices))
+        start = ahead.plan
+    plans = [exchange(choices, plan) for plan in (best, start)]
     return min(plans, key=lambda plan: float(costs_of(choices, plan).sum()))
 
 
@@ -73,14 +77,18 @@ def exchange_alike(choices: Choices, plan: UnitPlan) -> UnitPlan:
 
 
 def levelled(choices: Choices, plan: UnitPlan) -> UnitPlan:
-    """Return a plan of the lowest maximum if the greedy plan exceeds it, as it may if memory binds."""
-    if fits(choices, replace(plan, networks=_largest(choices))):
-        return plan
-    best = least_highest(choices, float(costs_of(choices, plan).max()) - MIN_GAIN)
-    if best is None:
-        return plan
-    *_, better = allocate_units(choices, "highest", best)
-    return better.plan
+    """Return a plan of the lowest maximum and, under this bound, of a low total.
+
+    The greedy plan that it begins with may have neither."""
+    if not fits(choices, replace(plan, networks=_largest(choices))):
+        plan = least_highest(choices, float(costs_of(choices, plan).max()) - MIN_GAIN) or plan
+    return priced(bounded(choices, plan), plan)
+
+
+def bounded(choices: Choices, plan: UnitPlan) -> Choices:
+    """Return the choices whose cost is at most the highest one of a plan."""
+    below = choices.cost <= costs_of(choices, plan).max() + MIN_GAIN
+    return replace(choices, cost=np.where(below, choices.cost, np.inf))
 
 
 def fits(choices: Choices, plan: UnitPlan) -> bool:

@@ -110,10 +110,13 @@ class AppSim:
         """Keep the accuracy of its newest scored predictions, for the scheduler."""
         self.observed = SeenAccuracy(accuracy, by, since_s)
 
-    def take_audits(self, rows: Rows) -> None:
-        """Write the audits of its learner, which does not have its name."""
-        for chunk in rows.get("audits", ()):
-            self.runner.ledger.add("audits", {"device": [self.device.spec.name], "app": [self.spec.name], **chunk})
+    def take_rows(self, rows: Rows) -> None:
+        """Write the rows of its learner, which does not have its name."""
+        for table, chunks in rows.items():
+            for chunk in chunks:
+                count = len(next(iter(chunk.values())))
+                place = {"device": [self.device.spec.name] * count, "app": [self.spec.name] * count}
+                self.runner.ledger.add(table, {**place, **chunk})
 
     def cost_of(self, variant: int | None = None) -> ModelCost:
         """Return the cost of a network of its family; None: the one that its learner trains."""

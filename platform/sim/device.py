@@ -44,6 +44,7 @@ class AppShare:
     inference_share: Share  # of the processor's compute, in force; 0: it waits
     training_share: Share  # the same for training on the device
     moved_bytes: tuple[int, int]  # paged in and out to run it after the previous one
+    loading_s: tuple[float, float]  # start and end of the newest load of its network; the application waits meanwhile
     host_seconds: float  # processor time of the decision on this host
 
     @property
@@ -86,6 +87,8 @@ class DeviceSim:
         self.sizes: dict[str, int] = {}  # the network of each application's last configuration
         self.in_memory: dict[str, int | None] = {}  # the network of each application
         self.paged: dict[str, tuple[int, int]] = {}  # bytes paged in and out at this instant
+        self.loading_s: dict[str, tuple[float, float]] = {}  # start and end of each application's newest load
+        self.storage_free_s = 0.0  # end of the newest load of all: storage reads one network at a time
         self.chose_s = 0.0  # processor time of this host for scaling's choices at this instant
         self.current: list[AppShare] = []  # in force
         self.closed: list[tuple[AppShare, float]] = []  # ended ones, with their real lengths
@@ -179,7 +182,10 @@ class DeviceSim:
         grant, length_s, moved_bytes = self.grants[demand.app], self.until_s - now_s, self.paged.get(demand.app, (0, 0))
         inference, training = self._split_share(demand.app, grant)
         app, variant = self.apps[demand.app], grant.variant
-        return AppShare(app, demand, grant, now_s, length_s, variant, inference, training, moved_bytes, took_s)
+        loading_s = self.loading_s.get(demand.app, (0.0, 0.0))
+        return AppShare(
+            app, demand, grant, now_s, length_s, variant, inference, training, moved_bytes, loading_s, took_s
+        )
 
     def _split_share(self, app: str, grant: Grant) -> tuple[Share, Share]:
         """Split an application's share between inference and training on the device."""
@@ -266,6 +272,15 @@ class DeviceSim:
         after = before if keeps else grant.variant  # a waiting application frees its memory
         self.paged[demand.app] = paged_bytes(demand.variants, before, after, nested=self.runner.scaling.nested)
         self.in_memory[demand.app] = after
+        self._load(demand.app, self.paged[demand.app][0])
+
+    def _load(self, app: str, count: int) -> None:
+        """Read a network from storage while its application waits; the first ones are in memory."""
+        now_s, seconds = self.processor.clock.now, self.spec.hardware.page_in_s(count)
+        if now_s and seconds:
+            self.storage_free_s = max(now_s, self.storage_free_s) + seconds
+            self.loading_s[app] = now_s, self.storage_free_s
+            self.processor.pause(f"{app}/inference", self.storage_free_s)
 
     # Networks ---------------------------------------------------------------------------------------------------------
 

@@ -212,7 +212,7 @@ class WeightRound(Round):
         yield from self.do("training", cost, running and replace(running, left=cost))
         reply: Reply = yield from self.reply_to(training)
         trained: Trained = reply.facts
-        app.take_audits(reply.rows)
+        app.take_rows(reply.rows)
         self.trained, self.train_end_s, self.idle = trained, self.now_s, trained.skipped
         if offer is not None and offer.recalls and trained.iterations:
             yield from self.facts_of(self.call("store_expert"))

@@ -135,6 +135,7 @@ def share_row(share: AppShare, length_s: float) -> Mapping[str, Any]:
     running = network is not None and inference > 0
     latency_s = network.latency_s / (inference * speed) if network is not None and inference > 0 else None
     moved_in, moved_out = share.moved_bytes
+    paging_s = _paging_s(share, length_s)
     return {
         "device": app.device.spec.name,
         "app": app.spec.name,
@@ -154,11 +155,18 @@ def share_row(share: AppShare, length_s: float) -> Mapping[str, Any]:
         "memory_bytes": network.memory_bytes if running and network else 0,
         "paged_in_bytes": moved_in,
         "paged_out_bytes": moved_out,
-        "energy_j": _energy_j(share, inference * speed, length_s),
-        "paging_j": (moved_in + moved_out) * app.device.spec.hardware.energy.page_mj_per_mb * 1e-9,
+        "paging_s": paging_s,
+        "energy_j": _energy_j(share, inference * speed, length_s - paging_s),
+        "paging_j": moved_in * app.device.spec.hardware.energy.page_mj_per_mb * 1e-9,
         "note": share.grant.note or None,
         "host_schedule_seconds": share.host_seconds,
     }
+
+
+def _paging_s(share: AppShare, length_s: float) -> float:
+    """Return the part of an allocation in which its network is being loaded."""
+    start_s, stop_s = share.loading_s
+    return max(0.0, min(stop_s, share.start_s + length_s) - max(start_s, share.start_s))
 
 
 def _speed(share: AppShare, length_s: float) -> float:

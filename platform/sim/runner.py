@@ -179,6 +179,7 @@ class Runner:
             student=self._student(app, self.cell.system.adaptation if learns else FROZEN),
             hardware=app.device.spec.hardware,
             cost=app.networks.student.cost,
+            cost_ratios=app.networks.cost_ratios(app.device.spec.hardware),
             scored=app.spec.scored,
             tracks=self.streaming.label_tracking is not None,
             chained=self.streaming.label_tracking != "direct",

@@ -21,6 +21,7 @@ from driftlab.platform.world.cost import inference_j, inference_s, task_cost
 from driftlab.platform.world.hardware import Hardware
 from driftlab.platform.world.link import LinkProfile
 from driftlab.platform.world.load import Load
+from driftlab.platform.world.measured import matched
 
 # The cell ------------------------------------------------------------------------------------------------------------
 
@@ -120,6 +121,7 @@ class AppNodeConfig:
     student: StudentSpec
     hardware: Hardware
     cost: ModelCost  # of the student as built
+    cost_ratios: Mapping[int | None, tuple[float, float]] = field(default_factory=dict)  # see `AppNetworks`; none: 1
     tracks: bool = False  # whether labels will come, to be warped along optical flow
     chained: bool = True  # whether to warp frame by frame
     grace_s: float = 0.0  # how long after a frame is shown a prediction may be ready and still be the live one
@@ -215,6 +217,7 @@ class AppNetworks:
     classes: int
     packs: Mapping[str, Job] = field(default_factory=dict)  # by adaptation: its summary of the source
     measured: tuple[Variant, ...] = ()  # measured networks that it could run, where a profile is given
+    runs_measured: bool = False  # whether these networks run: those of its family
 
     def cost_of(self, variant: int | None) -> ModelCost:
         """Return the cost of a network of its family; None: the one that runs first."""
@@ -241,11 +244,25 @@ class AppNetworks:
 
     def variants(self, hardware: Hardware) -> tuple[Variant, ...]:
         """List the networks that it could run on some hardware, from the smallest on."""
-        if self.measured:
-            return self.measured
+        if self.runs_measured:
+            return matched(self.measured, self.computed(hardware))
+        return self.measured or self.computed(hardware)
+
+    def computed(self, hardware: Hardware) -> tuple[Variant, ...]:
+        """List its networks with time and energy by the cost model."""
         variants = variants_on(hardware, self.student.profile)
         name = drop_folder(self.student.name)
         return tuple(replace(one, name=name) if one.name == WHOLE else one for one in variants)
+
+    def cost_ratios(self, hardware: Hardware) -> Mapping[int | None, tuple[float, float]]:
+        """Return measured over computed time and energy of a frame, by network; None: the one that runs first."""
+        if not self.runs_measured:
+            return {}
+        ratios: dict[int | None, tuple[float, float]] = {
+            which: (one.latency_s / computed.latency_s, (one.energy_j or 0.0) / (computed.energy_j or 1.0))
+            for which, (one, computed) in enumerate(zip(self.variants(hardware), self.computed(hardware), strict=True))
+        }
+        return {None: ratios[self.student.first], **ratios}
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ class StreamRunner:
             digests.append(str(reply.facts.digest))
             if app.learner.local and app.learner.placed:  # the learner's state is part of the device
                 learner = session.result(session.call(app.node("learner"), "finish"))
-                app.take_audits(learner.rows)
+                app.take_rows(learner.rows)
                 digests.append(str(learner.facts))
         return digests
 

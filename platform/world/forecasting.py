@@ -1,7 +1,7 @@
 """Load forecasts from past readings: persistence, mean, and an autoregressive model as in AdaScale.
 
 Differs from the paper: it gives neither order nor estimator. Here an autoregressive model of order 1 to 5 is fitted to
-the newest samples by ridge regression on centred data, its order chosen by the AIC on common targets.
+the newest samples by ridge regression with a free intercept, its order chosen by the AIC on common targets.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ MIN_VARIANCE = 1e-30  # of the residuals of a series that a model fits exactly
 
 @dataclass(frozen=True)
 class ArModel:
-    """An autoregressive model of a centred series."""
+    """An autoregressive model with an intercept."""
 
-    mean: float
+    intercept: float
     coefficients: tuple[float, ...]  # newest sample first
 
     def predict(self, series: Sequence[float], horizon: int) -> tuple[float, ...]:
         """Predict the next samples; each is clipped to [0, 1] before the one after it is predicted."""
-        past = [value - self.mean for value in reversed(series[-len(self.coefficients) :])]
+        past = [*reversed(series[-len(self.coefficients) :])]
         predictions = []
         for _ in range(horizon):
-            value = self.mean + sum(c * before for c, before in zip(self.coefficients, past, strict=True))
+            value = self.intercept + sum(c * before for c, before in zip(self.coefficients, past, strict=True))
             predictions.append(min(1.0, max(0.0, value)))
-            past = [predictions[-1] - self.mean, *past[:-1]]
+            past = [predictions[-1], *past[:-1]]
         return tuple(predictions)
 
 
@@ -80,27 +80,32 @@ def fit_ar(series: Sequence[float], ridge: float = 1e-3) -> ArModel | None:
     order = DEFAULT_ORDER if len(values) < FEW_SAMPLES else choose_order(values, ridge)
     if len(values) < 3 * order + 2 or not np.isfinite(values).all():
         return None
-    coefficients = _fit(values - values.mean(), order, order, ridge)[0]
-    return ArModel(float(values.mean()), tuple(coefficients.tolist())) if np.isfinite(coefficients).all() else None
+    model, _ = _fit(values, order, order, ridge)
+    return model if np.isfinite([model.intercept, *model.coefficients]).all() else None
 
 
 def choose_order(values: Floats, ridge: float = 1e-3) -> int:
     """Return the order of the lowest AIC on common targets; of equals, the lower order."""
-    centred, count = values - values.mean(), len(values) - MAX_ORDER
+    count = len(values) - MAX_ORDER
 
     def criterion(order: int) -> float:
-        _, squares = _fit(centred, order, MAX_ORDER, ridge)
+        _, squares = _fit(values, order, MAX_ORDER, ridge)
         return count * math.log(max(squares / count, MIN_VARIANCE)) + 2 * (order + 1)
 
     return min(range(1, MAX_ORDER + 1), key=lambda order: (criterion(order), order))
 
 
-def _fit(centred: Floats, order: int, first: int, ridge: float) -> tuple[Floats, float]:
-    """Return the coefficients and the sum of squared residuals, on the targets from index `first` on."""
-    past = np.stack([centred[first - lag : len(centred) - lag] for lag in range(1, order + 1)], axis=1)
-    targets = centred[first:]
-    coefficients = np.linalg.solve(past.T @ past + (ridge or 1e-12) * np.eye(order), past.T @ targets)
-    return coefficients, float(((targets - past @ coefficients) ** 2).sum())
+def _fit(values: Floats, order: int, first: int, ridge: float) -> tuple[ArModel, float]:
+    """Return the model and the sum of squared residuals, on the targets from index `first` on.
+
+    Targets and past samples are centred each by their own mean, which gives the intercept without a penalty.
+    """
+    past = np.stack([values[first - lag : len(values) - lag] for lag in range(1, order + 1)], axis=1)
+    targets, middle, mean = values[first:], past.mean(axis=0), values[first:].mean()
+    past = past - middle
+    coefficients = np.linalg.solve(past.T @ past + (ridge or 1e-12) * np.eye(order), past.T @ (targets - mean))
+    residuals = targets - mean - past @ coefficients
+    return ArModel(float(mean - middle @ coefficients), tuple(coefficients.tolist())), float((residuals**2).sum())
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ UNITS: Mapping[str, tuple[str, float]] = {
     "energy_j": ("energy_j", 1),
     "energy_mj": ("energy_j", 1e-3),
     "macs": ("macs", 1),
+    "weight_bytes": ("weight_bytes", 1),
 }
 COLUMNS = ("app", "variant", *UNITS)
 MAX_QUANTITY = 1e18  # bytes, joules, multiply-accumulates
@@ -123,7 +125,7 @@ def _variant(row: Row, number: int, place: int, faults: list[str]) -> Variant:
             values[name] = _number(value, factor, LIMITS.get(name, (0, MAX_QUANTITY)))
             if values[name] is None and not (value is None and name != "latency_s"):
                 faults.append(f"row {number}: {column} is {quoted(value)}")
-    macs, label = values.get("macs"), row.get("variant")
+    macs, stored, label = values.get("macs"), values.get("weight_bytes"), row.get("variant")
     return Variant(
         name=str(place if label in (None, "") else label),
         accuracy=values.get("accuracy"),
@@ -131,6 +133,7 @@ def _variant(row: Row, number: int, place: int, faults: list[str]) -> Variant:
         latency_s=values.get("latency_s") or 0.0,
         energy_j=values.get("energy_j"),
         macs=None if macs is None else round(macs),
+        weight_bytes=None if stored is None else round(stored),
     )
 
 
@@ -158,6 +161,31 @@ def _duplicates(by_app: Mapping[str, list[Variant]]) -> Iterator[str]:
         )
 
 
+def matched(measured: Sequence[Variant], built: Sequence[Variant]) -> tuple[Variant, ...]:
+    """Return built networks in their order, each with the measurements of its name; refuse other names.
+
+    A quantity that was not measured keeps its computed value.
+    """
+    rows = {one.name: one for one in measured}
+    names = [one.name for one in built]
+    if set(rows) != set(names):
+        raise RequestError(
+            f"the measured networks are {', '.join(rows)}, but those that run are {', '.join(names)}; "
+            "measure these with `driftlab profile`, or set run_networks: false in this workload"
+        )
+    return tuple(
+        replace(
+            one,
+            latency_s=(row := rows[one.name]).latency_s,
+            accuracy=one.accuracy if row.accuracy is None else row.accuracy,
+            memory_bytes=row.memory_bytes or one.memory_bytes,
+            weight_bytes=one.memory_bytes if row.weight_bytes is None else row.weight_bytes,
+            energy_j=one.energy_j if row.energy_j is None else row.energy_j,
+        )
+        for one in built
+    )
+
+
 def knee(variants: Sequence[Variant]) -> int:
     """Return the knee: the variant farthest above the line of accuracy over log size."""
     size = np.log([max(variant.memory_bytes, 1) for variant in variants])
@@ -177,7 +205,7 @@ def paged_bytes(variants: Sequence[Variant], before: int | None, after: int | No
 
     Nested networks page the difference, networks with parts the parts that differ, others all bytes.
     """
-    old_bytes, new_bytes = (0 if index is None else variants[index].memory_bytes for index in (before, after))
+    old_bytes, new_bytes = (0 if index is None else variants[index].stored_bytes for index in (before, after))
     if before == after:
         return 0, 0
     old, new = (dict(() if index is None else variants[index].parts) for index in (before, after))

@@ -128,6 +128,7 @@ class Processor:
         self.tasks: dict[str, ProcessorTask] = {}  # in order of entry
         self.peak_memory_bytes = 0
         self._schedules: dict[str, list[tuple[float, float]]] = {}
+        self._paused_until_s: dict[str, float] = {}  # by name of a task
 
     def enter(self, name: str, reason: str | None = "offer", cost: TaskCost | None = None) -> ProcessorTask:
         """Add a task and redistribute the shares; the memory of a task without an end counts by its `cost`.
@@ -233,6 +234,17 @@ class Processor:
         self._schedules[name] = [(start_s, before[0]), *later]
         return ((start_s, before[0]), *((time_s, share) for time_s, share in later if time_s < stop_s))
 
+    def pause(self, name: str, until_s: float) -> None:
+        """Stop a task without an end until a time, without a change of its share."""
+        self._paused_until_s[name] = until_s
+        self._record(name, 0.0)
+        resumed = self.clock.timeout(until_s - self.clock.now)
+        resumed.callbacks.append(lambda _: self._resume(name))
+
+    def _resume(self, name: str) -> None:
+        if task := self.tasks.get(name):
+            self._record(name, accelerator_share(task.share) * self.speed)
+
     def _set_share(self, task: ProcessorTask, share: Share) -> None:
         if share != task.share:
             before = task.progress_rate
@@ -255,6 +267,7 @@ class Processor:
     def _record(self, name: str, share: float) -> None:
         """Append a share to the share schedule of a task; the last one of an instant holds."""
         schedule = self._schedules.setdefault(name, [])
+        share = 0.0 if self.clock.now < self._paused_until_s.get(name, 0.0) else share
         if schedule and schedule[-1][0] == self.clock.now:
             schedule.pop()
         schedule.append((self.clock.now, share))

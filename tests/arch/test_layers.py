@@ -47,7 +47,7 @@ RESULTS = (
     ("tables",),
     ("relations",),
     ("claims", "figures"),
-    ("report",),
+    ("report", "board"),
 )  # each imports from lines above its own; neighbours stay apart
 SEEN_BY_RESULTS = {  # of the data sets: names and colours; a stream only to draw scenes that older runs did not record
     "driftlab.datasets.catalogue": {"label_of", "VIDEO_PREFIX"},

@@ -26,7 +26,7 @@ from adaptation_factory import (
 from sampling_factory import EVERY, on_columns, sampled
 
 from driftlab.datasets.frames import IGNORE
-from driftlab.platform.adaptation.base import Adapted, Batch, Phase
+from driftlab.platform.adaptation.base import UNFIT, Adapted, Batch, Phase
 from driftlab.platform.core.records import Passes
 from driftlab.platform.core.registry import FAMILIES, Member, member_class, parameters
 from driftlab.platform.networks import vector
@@ -391,13 +391,13 @@ class TestEveryAdaptation:
 
 
 @pytest.mark.parametrize("name", REQUIRE_NORMS)
-def test_members_for_batch_norms_skip_a_network_without_them(name):
+def test_members_for_norms_skip_a_network_without_them(name):
     task, built = NETWORKS[NORMLESS]
     member, model = Member("adaptation", name).make(), built().eval()
     given, before = batch_of(task, labelled=False), state_of(model)
     for phase in (STREAM, SHORT):
         done = member.adapt(model, prepared(member, model), given, phase)
-        assert done.skipped == "the network has no batch norm"
+        assert done.skipped == UNFIT[member.needs]
         assert done.passes == Passes()
     assert len(member.predict(model, done.state, given).predictions) == 4
     assert state_of(model) == before

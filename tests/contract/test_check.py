@@ -117,7 +117,11 @@ BROKEN = {  # class -> its code, the check that fails, and words of the sentence
     "Slow": (  # the fake clock advances at each reading
         "class Slow(Plain):\n    def change(self, model, frames):\n        [time.process_time() for _ in range(1000)]",
         "cost",
-        ["adapt takes ", " x the processor time of the work that is charged: use torch operators", "functions of driftlab.platform.core.counted"],
+        [
+            "adapt takes ",
+            " x the processor time of the work that is charged: use torch operators",
+            "functions of driftlab.platform.core.counted",
+        ],
     ),
     "Unpicklable": (
         "class Unpicklable(OnDevice):\n    period_s: float = 2.0\n"

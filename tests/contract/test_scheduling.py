@@ -13,6 +13,7 @@ import scheduling_factory as factory
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
+from driftlab.errors import RunError
 from driftlab.platform.core.records import LoadReading, Resource, Share, TaskCost, Variant
 from driftlab.platform.core.registry import FAMILIES, Member, member_class
 from driftlab.platform.scheduling.base import (
@@ -223,3 +224,17 @@ class TestEveryScheduling:
     def test_single_application_has_the_whole_processor(self, name):
         window = SchedulerInput(0.0, 10.0, 10**9, (Demand("a", 2.0, (Variant("m", 0.9, 10**6, 0.1),)),))
         assert inference_shares(Member("scheduling", name).make().allocate(window)) == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        *((lambda s=s: SchedulerInput(0.0, s, 10**9, ()), "window_s is") for s in (math.inf, math.nan, 0.0, -1.0)),
+        *((lambda s=s: TrainingConfig("way", TaskCost({"cpu": s})), "'way' takes") for s in (-1.0, math.nan)),
+        *((lambda s=s: TrainingConfig("way", TaskCost(), size=s), "'way' has size") for s in (math.nan, math.inf, 0.0)),
+        (lambda: TrainingOffer("running", left=TaskCost({"cpu": -2.0})), "takes -2 s on cpu"),
+    ],
+)
+def test_impossible_times_and_sizes_are_refused_at_once(make, message):
+    with pytest.raises(RunError, match=message):
+        make()

@@ -24,6 +24,7 @@ LISTED = subprocess.check_output(["git", "ls-files", "*.md"], cwd=ROOT, text=Tru
 DOCUMENTS = [ROOT / path for path in LISTED if path != "CHANGELOG.md" and (ROOT / path).is_file()]
 PLANNED, PRINTED = ("run", "tune", "demo"), ("list", "show")
 PARSED = {  # commands that are parsed only, with the reason
+    "board": "reads runs",
     "check": "runs four cells; its page is tested",
     "claims": "reads a run",
     "device": "needs a server; its names are tested",
@@ -31,6 +32,7 @@ PARSED = {  # commands that are parsed only, with the reason
     "doctor": "checks the host",
     "export": "reads a run",
     "fleet": "needs a server; its names are tested",
+    "profile": "measures networks for minutes",
     "report": "reads a run",
     "serve": "is a server",
 }

@@ -31,6 +31,7 @@ from driftlab.platform.core.records import (
 from driftlab.platform.core.registry import Member
 from driftlab.platform.core.systems import System
 from driftlab.platform.scaling.base import single_profile
+from driftlab.platform.scheduling.base import WINDOW_ONLY, Allocation, SchedulerInput, Scheduling
 from driftlab.platform.sim.inline import InlineJob, InlineSession
 from driftlab.platform.sim.runner import Runner
 from driftlab.platform.sim.session import NodeId
@@ -222,6 +223,17 @@ class FixedMember:
 
     def defaults(self):
         return {}
+
+
+@dataclass
+class PerWindow(Scheduling):
+    """Call a function in each window."""
+
+    decide: Callable[[SchedulerInput], Allocation]
+    triggers = WINDOW_ONLY
+
+    def allocate(self, window: SchedulerInput) -> Allocation:
+        return self.decide(window)
 
 
 def uploads(*send_s: float, frames: int = 10, **more: Any) -> tuple[Sampling, ...]:

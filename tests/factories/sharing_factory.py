@@ -134,7 +134,8 @@ def _share(network: Variant, apps: int, moved: tuple[int, int]) -> dict[str, Any
         "paged_in_bytes": moved[0],
         "paged_out_bytes": moved[1],
         "energy_j": min(30.0, rate) * (network.energy_j or 0.0),
-        "paging_j": 1e-6 * sum(moved),
+        "paging_s": 0.0,
+        "paging_j": 1e-6 * moved[0],
     }
 
 

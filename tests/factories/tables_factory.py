@@ -48,7 +48,7 @@ def share_row(app: str = "a", time_s: float = 0.0, **more: Any) -> dict[str, Any
     """Return an application's half of a device for 1 s: 100 ms per prediction, 1 J for all of them."""
     usual = {"device": "d", "app": app, "time_s": time_s, "window_s": 1.0, "inference_share": 0.5, "priority": 1.0}
     usual |= {"variant": 0, "accuracy": 0.5, "latency_ms": 100.0, "fps": 30.0, "energy_j": 1.0}
-    return {**usual, "paged_in_bytes": 0, "paged_out_bytes": 0, "paging_j": 0.0, **more}
+    return {**usual, "paged_in_bytes": 0, "paged_out_bytes": 0, "paging_s": 0.0, "paging_j": 0.0, **more}
 
 
 # The row of an application without a share, in place of its shares.

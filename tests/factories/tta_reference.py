@@ -40,14 +40,20 @@ def only_norms(model, spared=()):
     return found
 
 
-def tent(model, batches):
-    model = by_batch(model)
+def tent(model, batches, *, steps=1, resets=False):
+    """Predict a batch by the pass of its last step."""
+    source = model
+    model = by_batch(source)
     optimiser = torch.optim.Adam(only_norms(model), lr=1e-3)
     for x in batches:
-        z = model(x)
-        optimiser.zero_grad()
-        entropy(z).mean().backward()
-        optimiser.step()
+        if resets:
+            model = by_batch(source)
+            optimiser = torch.optim.Adam(only_norms(model), lr=1e-3)
+        for _ in range(steps):
+            z = model(x)
+            optimiser.zero_grad()
+            entropy(z).mean().backward()
+            optimiser.step()
         yield z.detach()
 
 
@@ -113,14 +119,16 @@ def sar(model, batches, spared, *, share=0.8, radius=0.05, rate=1e-2):
         optimiser.step()
 
 
-def cotta(model, batches, seeds, view, *, memory=0.9, restore=0.1, rate=1e-3):
-    """Run CoTTA with outputs of the plain teacher, one view as target and the same random restoration."""
+def cotta(model, batches, seeds, view, *, memory=0.9, restore=0.1, rate=1e-3, released=False):
+    """Run CoTTA with one view and the same restoration; the plain teacher or the target predicts."""
     student, teacher, source = by_batch(model), by_batch(model), by_batch(model)
     optimiser = torch.optim.Adam(student.parameters(), lr=rate)
+    if released:
+        optimiser = torch.optim.SGD(student.parameters(), lr=rate, momentum=0.9)
     for x, seed in zip(batches, seeds, strict=True):
         with torch.no_grad():
             answers, target = teacher(x), teacher(view(x))
-        yield answers
+        yield target if released else answers
         z = student(x)
         optimiser.zero_grad()
         (-(target.softmax(1) * z.log_softmax(1)).sum(1)).mean().backward()
@@ -320,11 +328,17 @@ def in_train_mode(model, frozen):
     return model, [value for name, value in model.named_parameters() if not name.startswith(f"{frozen}.")]
 
 
-def shot(model, batches, *, rate=1e-2):
+def shot(model, batches, *, rate=1e-2, adam=False, frozen=False, over=None):
     """Information maximisation, one step per batch; outputs are those of evaluation after each step."""
     learner, values = in_train_mode(model, "net.head")
+    if frozen:
+        learner.eval()
     optimiser = torch.optim.SGD(values, lr=rate, momentum=0.9, nesterov=True, weight_decay=1e-3)
-    for x in batches:
+    if adam:
+        optimiser = torch.optim.Adam(values, lr=rate)
+    for number, x in enumerate(batches, 1):
+        if over is not None:
+            optimiser.param_groups[0]["lr"] = rate * (1 + 10 * min(1, number / over)) ** -0.75
         p = learner(x).softmax(1)
         mean = p.mean(0)
         loss = -(p * p.log()).sum(1).mean() + (mean * mean.log()).sum()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 from claims_factory import ask, ask_of, measured, word
 from figures_factory import hidden, lines, panel_of, show, texts
+from tables_factory import Made, run_row
 
 from driftlab.platform.results.figures import domains as figure
 from driftlab.platform.results.figures import utility
@@ -31,6 +33,26 @@ def test_a_stretch_is_judged_before_and_after_its_frames_to_adapt_on():
     assert own["start"].tolist() == [0, 6, 12, 18]
     assert own["after"].tolist() == pytest.approx([0.72, 0.74, 0.76, 0.73])
     assert own["before"].tolist() == pytest.approx([0.62, 0.64, 0.66, 0.68])
+
+
+def test_overlap_is_the_share_of_channels_that_two_domains_have_in_common():
+    """Domains 0 and 1 are one shift at two severities; domain 2 is another shift, and only its newest phase counts."""
+    kept = {0: ("0 1", "0 1 2 3"), 1: ("0 1", "0 1 2 4"), 2: ("2 3", "0 5 6 7")}
+    rows = []
+    phases = [(2, ("0 1", "0 1 2 3")), *kept.items()]
+    for seed, (phase, (domain, groups)) in itertools.product((0, 1), enumerate(phases, start=1)):
+        place = {"cell": f"follows/digits/one/seed-{seed}", "device": "d", "app": "a", "phase": phase, "domain": domain}
+        rows += [{**place, "group": name, "kept": one} for name, one in zip(("first", "last"), groups, strict=True)]
+    params = {"shifts": ["fog", "contrast"], "severities": [1, 3]}
+    workload = {"name": "domains:set:digits", "alias": "digits", "params": params}
+    system = {"name": "follows", "base": "elasticdnn", "scaling": {"name": "surrogate", "gates": "domain"}}
+    runs = [run_row("follows", seed, "digits") for seed in (0, 1)]
+    tables = Made({"workloads": [workload], "systems": [system]}, runs=runs, channels=rows)
+    found = domains.overlaps(tables).query("seed == 0")
+    assert found["overlap"].tolist() == pytest.approx([(1 + 3 / 4) / 2, (0 + 1 / 4) / 2, (0 + 1 / 4) / 2])
+    assert found["last"].tolist() == [3 / 4, 1 / 4, 1 / 4]
+    assert found["similar"].tolist() == [True, False, False]
+    assert measured(ask("E-28", tables)).value == pytest.approx(7 / 8 - 1 / 8)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from driftlab import __version__
 from driftlab.cli import app as front
 from driftlab.cli.catalogue import show
 from driftlab.cli.kinds import KINDS
+from driftlab.cli.output import print_ranked
 from driftlab.cli.run import _resume_command
 from driftlab.datasets.catalogue import open_stream
 from driftlab.errors import DriftlabError, RequestError
@@ -398,3 +400,17 @@ def test_report_prints_its_path(made: Path):
     printed = Path(call("report", str(made / "runs/a")).stdout.strip())
     assert printed.is_file()
     assert printed.with_name("report.md").is_file()
+
+
+def test_a_ranked_table_fits_a_page_with_the_best_in_bold_and_bounds_apart(monkeypatch):
+    lines = []
+    monkeypatch.setattr("driftlab.cli.output.typer.echo", lambda text="": lines.append(text))
+    bounds = [(["no_custom (bound: no adaptation)", "0.1", "9"], "dim")]
+    methods = [(["a" * 200, "0.62 ± 0.10", "1"], ""), (["ams", "0.70 ± 0.10", "12"], "bold")]
+    print_ranked([["system", "live mIoU", "up"], ["", "", "kbit/s"]], [*methods, *bounds])
+    plain = [re.sub(r"\x1b\[\d+m", "", line) for line in lines]
+    assert max(map(len, plain)) == 100
+    assert plain[0].split() == ["system", "live", "mIoU", "up"]
+    assert (lines[3].startswith("\x1b[1mams "), lines[4], lines[5].startswith("\x1b[2mno_custom")) == (True, "", True)
+    assert plain[2].startswith("aaaa") and "…" in plain[2]
+    assert {line.rstrip()[-1] for line in plain[2:] if line} == {"1", "2", "9"}

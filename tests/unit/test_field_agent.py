@@ -92,6 +92,17 @@ def test_a_resumed_session_continues_its_versions(played):
 
 
 @pytest.mark.slow
+def test_the_server_has_the_newest_report_of_the_device(played):
+    run, _, status = played
+    device, frames = status["device"], run.frame("frames")
+    assert device["time_s"] == pytest.approx(10.0, abs=1.5)
+    assert device["fps"] == pytest.approx(FPS, rel=0.3)
+    assert 0 < device["latency_ms"] < 1000
+    recent = frames[frames["time_s"].between(device["time_s"] - 5.5, device["time_s"])]["score_live"]
+    assert recent.min() <= device["score"] <= recent.max()
+
+
+@pytest.mark.slow
 def test_tables_count_the_payloads_of_both_sides(played):
     run, agent, status = played
     moved = run.frame("transfers")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 
 import pytest
 from served_factory import ASKED, TOKEN, served
@@ -46,6 +47,18 @@ def server(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ticket(server):
     return join(server.url, TOKEN, parse_session_request(ASKED))
+
+
+def test_reports_go_over_the_socket_or_are_left_to_http(server, ticket):
+    line, session = line_of(server, ticket), server.hub.sessions[ticket.id]
+    assert not line.report("[1,4,12,0.5]")
+    assert line.open(0)
+    assert line.report("[2,4,12,0.5]")
+    until_s = time.monotonic() + 20
+    while session.timeline.newest is None and time.monotonic() < until_s:
+        time.sleep(0.05)
+    assert [one.time_s for one in session.timeline.reports] == [2.0]
+    line.close()
 
 
 def line_of(server, ticket):

@@ -12,10 +12,12 @@ from driftlab.platform.field.messages import (
     FORMAT,
     RESULT,
     SAMPLES,
+    DeviceStatus,
     ResultMessage,
     SampleMessage,
     decode_results,
     decode_samples,
+    decode_status,
     dump_state,
     load_state,
 )
@@ -55,6 +57,32 @@ def test_mutated_uploads_raise_no_other_error():
         except WireError:
             continue
         assert list(message.sampling.times_s) == sorted(set(message.sampling.times_s))
+
+
+def test_a_report_has_few_bytes_and_is_decoded_as_encoded():
+    status = DeviceStatus(1234.5, 29.97, None, 0.625)
+    assert decode_status(status.encode()) == status
+    assert len(DeviceStatus(1234.5678912, 29.97, 12.3456789, 0.1234567).encode()) < 40
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "[1,2,3]",
+        "[1,2,3,4,5]",
+        "[null,1,1,1]",
+        "[NaN,1,1,1]",
+        "[1,1e300,1,1]",
+        "[1,-1,1,1]",
+        "[" * 5000,
+    ],
+)
+def test_other_reports_are_refused(text: str):
+    with pytest.raises(WireError):
+        decode_status(text)
 
 
 @pytest.mark.parametrize("version", [1, FORMAT + 1])

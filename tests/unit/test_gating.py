@@ -201,3 +201,33 @@ class TestKnowledge:
         other = link.store_change(parts[1], 1.0).store_change(parts[0], 1.0)
         assert (one.weights - other.weights).abs().max() < 1e-12
         assert (one.weights - link.store_change(change, 1.0).weights).abs().max() < 1e-12
+
+
+class TestKindsOfGates:
+    def test_frames_of_a_domain_share_gates_that_follow_their_mean(self):
+        torch.manual_seed(0)
+        gate = gating.DomainGate(3, 6)
+        nn.init.normal_(gate.predict.weight)
+        x = torch.randn(6, 3, 4, 4) * torch.tensor([1.0, 1.0, 1.0, 3.0, 3.0, 3.0])[:, None, None, None]
+        raw = gate.train()(x, 3)
+        assert torch.equal(raw[0], raw[2])
+        assert not torch.equal(raw[0], raw[3])
+        pooled = x.abs().mean(dim=(2, 3)).view(2, 3, 3).mean(dim=1)
+        normed = (pooled - pooled.mean(dim=0)) / pooled.var(dim=0, unbiased=False).add(1e-5).sqrt()
+        expected = torch.relu(gate.predict(normed.clamp(-2, 2)))
+        assert torch.allclose(raw[::3], expected, atol=1e-5)
+
+    @pytest.mark.parametrize("kind", ["static", "random"])
+    def test_constant_gates_are_equal_for_all_frames(self, kind):
+        torch.manual_seed(0)
+        gate = gating.gate_of(kind, 3, 6, 16)
+        raw = gate(torch.randn(4, 3, 2, 2))
+        assert torch.equal(raw, raw[:1].expand(4, -1))
+        assert (raw.std() > 0) == (kind == "random")
+        assert any(value.requires_grad for value in gate.parameters()) == (kind == "static")
+
+    def test_frozen_gates_follow_the_frame_and_do_not_learn(self):
+        gate = gating.gate_of("frozen", 3, 6, 16)
+        raw = gate(torch.randn(4, 3, 2, 2))
+        assert not torch.equal(raw[0], raw[1])
+        assert not any(value.requires_grad for value in gate.parameters())

@@ -162,7 +162,7 @@ def test_a_broken_factory_is_refused(tmp_path, text, said):
 @pytest.mark.slow
 def test_methods_that_do_not_apply_are_listed_with_the_reason(file):
     found = reasons(f"{file}:bare", "adaptation/tent", "adaptation/distill", "scaling/surrogate", "scaling/nested")
-    assert found["adaptation/tent"] == "the network has no batch norm"
+    assert found["adaptation/tent"] == "the network has no norm with a scale or shift that learns"
     assert "no batch norm to gate" in found["scaling/surrogate"]
     assert found["adaptation/distill"] == found["scaling/nested"] == ""
     assert reasons(f"{file}:Net", "adaptation/t3a") == {"adaptation/t3a": "it works for classification"}
@@ -176,7 +176,7 @@ def test_methods_that_do_not_apply_are_listed_with_the_reason(file):
 def test_a_method_of_the_experiment_that_does_not_apply_is_refused(file):
     own = document(f"{file}:bare", "tent")
     own["workloads"][0]["name"] = "signs/town"
-    with pytest.raises(RequestError, match=r"net\.py:bare: adaptation/tent does not apply: .* no batch norm"):
+    with pytest.raises(RequestError, match=r"net\.py:bare: adaptation/tent does not apply: .* no norm with a scale"):
         parse(own)
 
 

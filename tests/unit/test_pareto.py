@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pandas as pd
@@ -11,6 +12,7 @@ from tables_factory import Made
 
 from driftlab.platform.results.figures import pareto, plots
 from driftlab.platform.results.figures.base import View, view_of
+from driftlab.platform.results.figures.plots import untangle
 
 USUAL = {"workload": "w", "fleet": "one", "devices": 2, "status": "done", "frames": 9, "student": "tiny"}
 
@@ -117,7 +119,39 @@ def test_one_method_or_no_score_is_no_plot(rows):
     assert pareto.FIGURE.show(view(rows)) is None
 
 
-def test_names_of_close_points_stand_above_and_below():
-    rows = [run_row("a", 0.5, 10.0, 5.0), run_row("b", 0.9, 90.0, 6.0), run_row("c", 0.91, 95.0, 7.0)]
-    places = {text.get_text(): text.get_position() for text in drawn(rows)["w: traffic"].texts}
-    assert places == {"a": (5, -11), "b": (-5, -11), "c": (-5, 4)}
+def test_names_of_close_points_overlap_neither_names_nor_points():
+    rows = [run_row("a", 0.5, 10.0, 5.0), run_row("method-b", 0.9, 90.0, 6.0), run_row("method-c", 0.91, 95.0, 7.0)]
+    axis = drawn(rows)["w: traffic"]
+    untangle(axis)
+    boxes = [text.get_window_extent() for text in axis.texts]
+    assert len(boxes) == 3
+    assert not [1 for one, other in itertools.combinations(boxes, 2) if one.overlaps(other)]
+    points = axis.transData.transform([line.get_xydata()[0] for line in axis.lines[1:]])
+    assert sum(box.count_contains(points) for box in boxes) == 0
+
+
+def test_late_frames_are_a_cost_with_a_panel():
+    rows = [row | {"grace_s": 0.1} for row in ROWS]
+    frames = [
+        {"cell": row["cell"], "processed": k != 0, "latency_ms": 50.0 + 100 * (k == 1 and row["system"] == "b")}
+        for row in rows
+        for k in range(4)
+    ]
+    tables = Made({"systems": ["a", "b", "c"]}, runs=rows, frames=frames)
+    panels = {panel.title: panel for panel in pareto.FIGURE.show(view_of(tables.run, tables)).panels}
+    axis = Canvas().subplots()
+    panels["w: late frames"].draw(axis)
+    assert sorted(place for place, _ in dots(axis).values()) == [25.0, 25.0, 25.0, 50.0]
+
+
+def test_parts_of_the_energy_add_up_and_the_radio_is_explained():
+    parts = {"inference_j": 1.0, "radio_j": 3.0}
+    idle = run_row("idle", 0.1, 0.0, 1.0) | {"inference_j": 0.002, "radio_j": 18.0}
+    rows = [*(row | parts for row in ROWS), idle]
+    shown = pareto.FIGURE.show(view(rows))
+    (grid,) = shown.grids
+    assert grid.columns == ["total, J", "inference, %", "radio, %"]
+    assert [cell.text for cell in grid.rows["a"]] == ["2", "25", "75"]
+    assert [cell.text for cell in grid.rows["idle"]] == ["9", "<1", "100"]
+    assert "radio stays awake" in shown.note
+    assert "radio" not in pareto.FIGURE.show(view(ROWS)).note

@@ -135,11 +135,35 @@ def test_all_missing_columns_of_a_file_are_reported_with_the_other_faults(boards
     assert nowhere.startswith("workloads.0.apps.1.variants: nowhere.csv cannot be read as csv")
 
 
-def test_networks_that_are_only_measured_do_not_run(boards):
+def test_networks_of_other_names_do_not_run(boards, tmp_path):
     variants = {"file": boards, **READ, "only": {"board": "nano"}}
-    (fault,) = faults(sharing({"name": "a", "variants": variants}, run_networks=True))
-    place = "workloads.0.apps.0.variants"
-    assert fault == f"{place}: measured variants have no network to run; set run_networks: false in this workload"
+    asked = sharing({"name": "a", "variants": variants}, run_networks=True)
+    with pytest.raises(RequestError, match="'a': the measured networks are small, large, but those that run are tiny;"):
+        run(asked, out=tmp_path / "run", open_backend=InlineBackend)
+
+
+def test_a_system_that_learns_on_its_stream_runs_no_measured_networks(boards):
+    document = sharing(
+        {"name": "a", "variants": {"file": boards, **READ, "only": {"board": "nano"}}}, run_networks=True
+    )
+    (fault,) = faults({**document, "systems": ["tent"]})
+    assert fault.startswith("workloads.0.apps.0.variants: system 'tent' learns on its stream")
+
+
+@pytest.mark.slow
+def test_measured_networks_run_at_their_measured_times(tmp_path):
+    """At 2 frames/s a network of 700 ms processes every other frame; a frame costs 100 mJ."""
+    (tmp_path / "mine.csv").write_text("variant,accuracy,latency_ms,energy_mj,memory_mb\ntiny,0.5,700,100,3\n")
+    document = sharing({"name": "a", "variants": str(tmp_path / "mine.csv")}, run_networks=True)
+    outcome = run({**document, "systems": ["no_custom"]}, out=tmp_path / "run", open_backend=InlineBackend)
+    found = open_run(outcome.directory)
+    frames = found.table("frames").sort_by("time_s").to_pydict()
+    assert frames["processed"] == [True, False] * 4
+    assert [ms for ms in frames["latency_ms"] if ms] == pytest.approx([700] * 4)
+    (row,) = found.table("runs").to_pylist()
+    assert row["inference_j"] == pytest.approx(4 * 0.1)
+    (share,) = {(one["latency_ms"], one["memory_bytes"]) for one in found.table("shares").to_pylist()}
+    assert share == (pytest.approx(700), 3_000_000)
 
 
 def test_on_the_terminal_a_mistyped_column_is_one_message_and_no_traceback(boards, tmp_path, monkeypatch, capsys):

@@ -14,7 +14,7 @@ from driftlab.platform.core.records import TaskCost
 from driftlab.platform.scheduling.afs import divide_slots
 from driftlab.platform.scheduling.base import Demand
 from driftlab.platform.scheduling.candidates import Candidate
-from driftlab.platform.scheduling.ekya import Ekya, predict_accuracy, profile, run_thief, share_fairly
+from driftlab.platform.scheduling.ekya import Ekya, pick_configs, predict_accuracy, profile, run_thief, share_fairly
 from driftlab.platform.scheduling.evaluation import (
     AccuracyFactor,
     Trainings,
@@ -47,7 +47,7 @@ def played(trainings: Trainings, learn: list[float], inference: list[float], win
             accuracy[i], freed, learn[i] = trainings.accuracy_after[i], learn[i], 0.0
             remain = [
                 *(j for j, share in enumerate(learn) if share),
-                *(len(learn) + j for j, one in enumerate(inference) if one),
+                *(len(learn) + j for j in range(len(inference))),
             ]
             for job in remain:
                 if job < len(learn):
@@ -67,6 +67,13 @@ class TestEvaluation:
             trainings, shares = trainings_of(apps, [0, 1, 2]), rng.dirichlet(np.ones(6)).tolist()
             found = evaluate(trainings, shares[:3], shares[3:], 300)
             assert played(trainings, shares[:3], shares[3:], 300, 0.02) == pytest.approx(found, abs=2e-4)
+
+    def test_inference_without_a_share_receives_the_one_of_a_training(self):
+        """1 s of work at the full share, then 9 s of inference at the full share, after 0.9 instead of 0.5."""
+        alone = factory.app(0, 0.5, (1, 0.9))
+        assert evaluate(trainings_of([alone], [0]), [1.0], [0.0], 10) == pytest.approx(0.9 * 0.9)
+        assert pick_configs([factory.app(0, 0.5, (5, 0.9), (1, 0.6))], [1.0], [0.0], 10) == (1,)
+        assert pick_configs([factory.app(0, 0.5, (1, 0.5))], [0.5], [0.5], 10) == (0,)  # as accurate as before
 
     def test_freed_share_may_be_limited_to_inference(self):
         trainings = trainings_of(factory.CAMERAS, [0, 1])

@@ -192,7 +192,7 @@ class TestNestDnn:
             drawn, alpha = factory.demands(seed), ALPHAS[seed % 4]
             demands = tuple(replace(drawn[0], app=str(i)) for i in range(6)) if equal else drawn
             given = factory.window(demands, share)
-            members = (NestDnn(method="priced", alpha=alpha), NestDnn(alpha=alpha), Exact(alpha=alpha))
+            members = (NestDnn(alpha=alpha), NestDnn(method="lookahead", alpha=alpha), Exact(alpha=alpha))
             priced, ahead, best = (sum(costs(given, one.allocate(given), alpha)) for one in members)
             assert best - 1e-7 <= priced <= ahead + 1e-9
             assert share < 1 or priced == pytest.approx(best, abs=1e-9)
@@ -210,7 +210,7 @@ class TestNestDnn:
         kept = nestdnn.CachedPlan(
             tuple((d.app, 5) for d in given.demands), given.memory_bytes, 0.1, (0, 0, 0), (9, 9, 9), 1
         )
-        member = NestDnn()
+        member = NestDnn(method="lookahead")
 
         def begins(state: object, asked: SchedulerInput = given, by: NestDnn = member) -> int:
             by.allocate(replace(asked, state=state))
@@ -223,13 +223,13 @@ class TestNestDnn:
         assert begins(replace(kept, apps=kept.apps[::-1])) == 3
         assert begins(replace(kept, networks=(4, 4, 4))) == 3  # it would not fit
         assert begins(kept, replace(given, memory_bytes=given.memory_bytes + 1)) == 3
-        assert begins(kept, by=NestDnn(alpha=0.2)) == 3
-        assert begins(kept, by=NestDnn(cached=False)) == 3
+        assert begins(kept, by=replace(member, alpha=0.2)) == 3
+        assert begins(kept, by=replace(member, cached=False)) == 3
 
     def test_plan_from_scratch_is_made_periodically(self):
         given, times = factory.window(factory.demands(2)), []
         for _ in range(8):
-            allocation = NestDnn(replan_windows=3).allocate(given)
+            allocation = NestDnn(method="lookahead", replan_windows=3).allocate(given)
             given = replace(given, state=allocation.state)
             times.append(allocation.state.times)
         assert times == [1, 2, 3, 1, 2, 3, 1, 2]

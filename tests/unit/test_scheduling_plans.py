@@ -69,6 +69,21 @@ class TestExact:
             assert value(given, plan, objective) == pytest.approx(brute_force(given, objective), abs=1e-7)
             assert memory_of(given, plan).sum() <= given.limit_bytes
 
+    @pytest.mark.slow
+    @pytest.mark.parametrize("share", SHARES)
+    def test_of_the_plans_with_the_lowest_maximum_the_cheapest_in_total_is_near(self, share):
+        """Exact where memory is slack; else the best of a search by prices and of exchanges."""
+        for seed in range(6):
+            given = choices(demands(seed, apps=3, networks=3), 0.3, share, units=7)
+            plan = programming.levelled(given, walked(given, "highest"))
+            highest = brute_force(given, "max")
+            assert value(given, plan, "max") == pytest.approx(highest, abs=1e-9)
+            below = replace(given, cost=np.where(given.cost <= highest + 1e-9, given.cost, np.inf))
+            least = brute_force(below, "total")
+            assert value(given, exact.solve(given, "max")) == pytest.approx(least, abs=1e-7)
+            assert least - 1e-9 <= value(given, plan) <= least + (1e-9 if share == 1 else 0.01)
+            assert memory_of(given, plan).sum() <= given.limit_bytes
+
     @pytest.mark.parametrize("alpha", ALPHAS)
     def test_programming_and_milp_agree_with_slack_memory(self, alpha):
         for seed in range(6):

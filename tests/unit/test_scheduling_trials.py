@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+import ekya_reference as reference
 import learners_factory as factory
 import numpy as np
 import pandas as pd
@@ -72,6 +73,22 @@ class TestPublishedTrials:
         for others in found.values():
             assert all(ours >= other - 1e-4 for ours, other in zip(found["joint"], others, strict=True))
         assert np.mean(found["ekya"]) > np.mean(found["fair"])
+
+    @pytest.mark.parametrize(
+        ("count", "seed", "picture_s"),
+        [(3, 1, 0.005), (6, 0, 0.005), (6, 1, 0.005), (3, 1, 0.0125), (6, 1, 0.0125), (3, 1, 0.1)],
+    )
+    def test_thief_decides_as_published(self, count, seed, picture_s):
+        """Eighteen configurations per camera, where some inference begins without a share."""
+        apps = read_apps(factory.window(*cameras(seed, count, configs=18, picture_s=picture_s)))
+        given = {
+            i: (app.now, app.full_share, [(one.seconds, one.accuracy_after) for one in app.candidates])
+            for i, app in enumerate(apps)
+        }
+        chosen, shares = reference.thief(given, PERIOD_S)
+        found = run_thief(apps, PERIOD_S)
+        assert found.chosen == chosen
+        assert [*found.training, *found.inference] == pytest.approx(shares, abs=1e-9)
 
     @pytest.mark.parametrize(("count", "limit_s"), [(2, 0.001), (10, 0.08)])
     def test_thief_takes_1_percent_of_the_published_simulators_time(self, count, limit_s):

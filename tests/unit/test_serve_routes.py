@@ -105,6 +105,18 @@ def test_large_and_invalid_bodies_are_refused(server, session):
     assert server.hub.sessions[session["id"]].received == 0
 
 
+def test_a_report_needs_the_token_of_its_session_and_is_bounded(server, session):
+    path = f"/sessions/{session['id']}"
+    assert raw(server, "POST", f"{path}/report", session["token"], b"[1,4,12.5,null]")[0] == 200
+    assert raw(server, "POST", f"{path}/report", session["token"], b"no report")[0] == 422
+    assert raw(server, "POST", f"{path}/report", session["token"], b"[1,1,1,1]" + b" " * 500)[0] == 413
+    status, events = (json.loads(raw(server, "GET", one, TOKEN)[1]) for one in (path, f"{path}/timeline"))
+    assert status["device"] == {"time_s": 1.0, "fps": 4.0, "latency_ms": 12.5, "score": None}
+    assert (status["state"], status["name"]) == ("running", "seed 0")
+    assert events["reports"] == [[1.0, 4.0, 12.5, None]]
+    assert events["classes"][0] == ["road", "#804080"]
+
+
 def test_results_after_an_unknown_number_are_gone(server, session):
     path = f"/sessions/{session['id']}/updates"
     assert raw(server, "GET", f"{path}?after=0", TOKEN)[:2] == (200, b"")

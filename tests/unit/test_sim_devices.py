@@ -258,15 +258,6 @@ class TestCells:
         with pytest.raises(RequestError, match=message):
             parse(several(**change))
 
-    def test_networks_that_are_only_known_by_measurements_cannot_run_live(self, tmp_path):
-        measured = tmp_path / "measured.csv"
-        measured.write_text("variant,accuracy,latency_ms\nsmall,0.7,10\nlarge,0.9,40\n")
-        apps = [{"name": "a"}, {"name": "b", "variants": str(measured)}]
-        with pytest.raises(RequestError, match=r"workloads.0.apps.1.variants: .* set run_networks: false") as refused:
-            parse(several(apps=apps))
-        assert "1 fault\n" in str(refused.value)
-        assert parse(several(apps=apps, run_networks=False))
-
 
 class TestRuns:
     @pytest.mark.slow

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,7 @@ from loop_factory import (
     FakeSession,
     FixedMember,
     Labels,
+    PerWindow,
     ScriptedStreaming,
     about,
     rows,
@@ -31,24 +30,13 @@ from driftlab.platform.core.records import Applied
 from driftlab.platform.core.registry import Member
 from driftlab.platform.scaling.base import single_profile
 from driftlab.platform.scheduling import uniform
-from driftlab.platform.scheduling.base import WINDOW_ONLY, Allocation, Grant, SchedulerInput, Scheduling
+from driftlab.platform.scheduling.base import Allocation, Grant
 from driftlab.platform.sim.setting import BuiltNetwork
 from driftlab.platform.sim.teaching import RETRY_S
 from driftlab.platform.streaming.base import RESYNC_BYTES, DownlinkPlan
 from driftlab.platform.world import hardware
 from driftlab.platform.world.apps import AppGoals, Event
 from driftlab.platform.world.link import MessageDamage
-
-
-@dataclass
-class PerWindow(Scheduling):
-    """Call a function in each window."""
-
-    decide: Callable[[SchedulerInput], Allocation]
-    triggers = WINDOW_ONLY
-
-    def allocate(self, window: SchedulerInput) -> Allocation:
-        return self.decide(window)
 
 
 class TestSwitching:

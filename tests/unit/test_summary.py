@@ -78,7 +78,7 @@ class TestSharing:
         (found,) = sharing.lines(view(["a"], shares, *runs))
         assert (found.accuracy.mean, found.accuracy.n) == (pytest.approx(0.6), 2)
         (row,) = sharing.show(view(["a"], shares, *runs)).rows
-        assert row.texts == ["0.600 ± 1.271", "50.0 ± 0.0", "0.0 ± 0.0", "0", "2", "2", "2"]
+        assert row.texts == ["0.6 (0.0 to 1.0)", "50.0 ± 0.0", "0.0 ± 0.0", "0", "2", "2", "2"]
 
     @pytest.mark.slow
     def test_words_name_the_fastest_and_the_most_accurate(self):
@@ -177,6 +177,6 @@ def test_a_report_has_a_table_of_scores_and_one_of_shares(tmp_path):
     assert page.count('<table class="summary cards">') == 2
     assert "On w, a device has 2 applications at a time." in page
     text = (run / "report.md").read_text(encoding="utf-8")
-    assert text.count("## Summary") == 1
+    assert text.count("## Tables") == 1
     assert "| w | one_time | 0.600 | 50.0 | 0.0 | 0 | 2 | 2 | 1 |" in text
     assert len(summarise(view_of(open_run(run))).parts) == 2

@@ -13,10 +13,12 @@ from driftlab.errors import RequestError
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.module_utils import copy_entries
 from driftlab.platform.networks.predict import state_of, to_input
+from driftlab.platform.networks.pruning.gating import GatedNetwork, GateSite
 from driftlab.platform.networks.pruning.knowledge import MAX_GAP, fixed_links, largest_gap
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION
 from driftlab.platform.scaling import elastic
 from driftlab.platform.scaling.base import Budget, ChannelMask
+from driftlab.platform.scaling.master_training import SourceDomains, information
 from driftlab.platform.scaling.surrogate import Surrogate
 
 SMALL, LARGE = Budget(variant=0), Budget(variant=1)
@@ -191,6 +193,29 @@ class TestFeedback:
         gates = {name: value for name, value in state_of(found.gated).items() if name.startswith("gates")}
         assert all(np.array_equal(value, state_of(learned.gated)[name]) for name, value in gates.items())
 
+    @pytest.mark.parametrize(
+        ("scope", "changed"),
+        [("all", {"first.1", "deep.1.inner.1"}), ("gated", {"deep.1.inner.1"}), ("trained", {"first.1"})],
+    )
+    def test_batch_norms_are_fed_back_within_their_scope(self, scope, changed):
+        """Statistics move in a norm behind no gate, and in a gated one; only the first has a trained scale."""
+        found, _ = drafted()
+        surrogate = member().select(found, SMALL)
+        ungated = "deep.0.outer.1"
+        for norm in (ungated, "deep.1.inner.1"):
+            surrogate.get_buffer(f"{norm}.running_mean").add_(1.0)
+        with torch.no_grad():
+            surrogate.get_parameter(f"{ungated}.weight").add_(1.0)
+        learned = elastic.feed_back(found, surrogate, 1.0, 0.5, scope)
+        moved_norms = {
+            name.rpartition(".")[0]
+            for name, before in found.statistics[0].items()
+            if not np.array_equal(before, learned.statistics[0][name])
+        }
+        assert moved_norms == {ungated if norm == "first.1" else norm for norm in changed}
+        scales = state_of(found.network), state_of(learned.network)
+        assert np.array_equal(*(each[f"{ungated}.weight"] for each in scales)) == (scope == "gated")
+
     def test_statistics_update_those_of_their_ratio_only(self):
         found, draft = drafted()
         surrogate = member().select(found, SMALL)
@@ -221,3 +246,66 @@ class TestFeedback:
     def test_a_network_of_another_family_is_refused(self):
         with pytest.raises(RequestError, match="none of the master's 2 surrogates"):
             member().absorb(master(), build("tiny_residual", CLASSES, seed=0))
+
+
+class TestSourceDomainsAndGates:
+    @pytest.mark.slow
+    @pytest.mark.parametrize("params", [
+        {"gates": "domain", "sample": "mean", "sources": ("inversion", "gaussian_noise")},
+        {"gates": "static"},
+        {"gates": "frozen", "sources": ("inversion",)},
+        {"gates": "random", "ungated": 1},
+    ])  # fmt: skip
+    def test_every_kind_is_built_cut_stored_and_restored(self, params):
+        one, model = member(**params), build("tiny_residual", CLASSES, seed=0).eval()
+        found = one.build(model, problem())
+        again = one.restore(model, one.store(found), SIZE)
+        assert len(found.gated.sites) == 3 - params.get("ungated", 0)
+        masks = [one.select_channels(each, SMALL, images(), CLASSIFICATION) for each in (found, again)]
+        for group, kept in masks[0].kept.items():
+            assert np.array_equal(kept, masks[1].kept[group])
+            assert np.array_equal(masks[0].gates[group], masks[1].gates[group])
+        frames = to_input(images())
+        assert torch.equal(one.select(found, SMALL)(frames), one.select(again, SMALL)(frames))
+
+    @pytest.mark.slow
+    def test_channels_by_weights_and_of_the_source_do_not_follow_the_samples(self):
+        for params in ({"filters": "l1"}, {"recut": False}):
+            one = member(**params)
+            kept = [one.select_channels(master(), SMALL, images(seed=seed), CLASSIFICATION).kept for seed in (0, 5)]
+            assert all(np.array_equal(kept[0][group], kept[1][group]) for group in kept[0])
+        current = master().cuts[0].kept
+        assert all(np.array_equal(kept[0][group], current[group]) for group in current)
+
+    def test_a_batch_has_frames_of_several_domains_in_groups(self):
+        rows = np.arange(40)
+        pictures = tuple(np.full((40, 2, 2, 3), 10 * domain, np.uint8) + rows[:, None, None, None].astype(np.uint8)
+                         for domain in range(3))  # fmt: skip
+        domains = SourceDomains(pictures)
+        frames, used = domains.batch(rows[:35], np.random.default_rng(0))
+        assert used.tolist() == rows[:32].tolist()
+        of = (frames[:, 0, 0, 0] - used) // 10
+        assert all(len(set(group)) == 1 for group in of.reshape(-1, 8).tolist())
+        assert set(of.tolist()) == {0, 1, 2}
+        assert len(domains.every()) == 40
+        alone = SourceDomains(pictures[:1])
+        assert np.array_equal(alone.batch(rows[:35], np.random.default_rng(0))[1], rows[:35])
+
+    def test_information_is_high_for_opposite_domains_and_zero_for_equal_ones(self):
+        network = master_of_two_domains()
+        opposite, equal = torch.tensor([[1.0, 0.0] * 3, [0.0, 1.0] * 3]), torch.tensor([[1.0, 0.0] * 3] * 2)
+        group = network.sites[0].group
+        kept = 1 / (1 + np.exp(-0.5 / (0.3 * np.std([1, 0] * 3, ddof=1))))  # soft membership of a channel with gate 1
+        left = -(kept * np.log2(kept) + (1 - kept) * np.log2(1 - kept))
+        assert information(network, {group: opposite}).item() == pytest.approx(1 - left, abs=1e-4)
+        assert information(network, {group: equal}).item() == pytest.approx(0, abs=1e-6)
+
+    def test_unknown_source_domains_are_refused(self):
+        assert "no shift" in Surrogate(sources=("fogg",)).faults()[0]
+
+
+def master_of_two_domains() -> GatedNetwork:
+    network = GatedNetwork(torch.nn.Sequential(torch.nn.Conv2d(3, 6, 1), torch.nn.BatchNorm2d(6)),
+                           [GateSite("0", "0", "1", torch.arange(6))])  # fmt: skip
+    network.ratio = 0.5
+    return network

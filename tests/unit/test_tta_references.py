@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import tta_policies
 import tta_reference as reference
 from torch import nn
 from tta_factory import STREAM
 
+from driftlab.errors import RequestError
 from driftlab.platform.adaptation.base import Batch
 from driftlab.platform.core.registry import Member
 from driftlab.platform.networks.architectures import Classifier
@@ -119,6 +121,30 @@ def test_tent():
     agree(stream("tent")[0], reference.tent(RecordingNetwork(), INPUTS))
 
 
+def test_tent_with_several_steps():
+    found, _, results = stream("tent", steps=3)
+    agree(found, reference.tent(RecordingNetwork(), INPUTS, steps=3))
+    assert {(done.iterations, done.predicted_by) for done in results} == {(3, (3, 2))}
+
+
+@pytest.mark.slow
+def test_asr():
+    found, _, results = stream("asr", member="tent", start=0.8)
+    expected = list(tta_policies.asr(RecordingNetwork(), INPUTS, start=0.8))
+    agree(found, [outputs for outputs, _ in expected])
+    returned = [done.state.inner.steps == 0 for done in results]
+    assert returned == [collapsed for _, collapsed in expected]
+    assert 0 < sum(returned) < BATCHES
+
+
+@pytest.mark.slow
+def test_snap():
+    params = {"member": "tent", "capacity": 14, "every_batches": 3, "confidence": 0.4, "width": 1.0}
+    _, first, results = stream("snap", member_params=("learning_rate=0.01",), **params)
+    agree(first, tta_policies.snap(RecordingNetwork(), INPUTS, size=14, every=3, confidence=0.4, width=1.0, rate=0.01))
+    assert sum(done.iterations for done in results) == BATCHES // 3
+
+
 @pytest.mark.slow
 def test_eata():
     fisher = reference.fisher_of(RecordingNetwork(), to_input(SOURCE), 12)
@@ -146,6 +172,31 @@ def test_cotta(monkeypatch):
     found, _, results = stream("cotta", ema_decay=0.9, restore_prob=0.1, confidence_threshold=1.0, augmentations=1)
     agree(found, reference.cotta(RecordingNetwork(), INPUTS, SEEDS, dimmed))
     assert results[0].passes.forward == (FRAMES,) * 4  # teacher, source, one view, student
+
+
+@pytest.mark.slow
+def test_cotta_as_released(monkeypatch):
+    """The target predicts, with the steps that the authors use on large pictures."""
+    monkeypatch.setattr("driftlab.platform.adaptation.cotta.augment", dimmed)
+    params = {"ema_decay": 0.9, "restore_prob": 0.1, "confidence_threshold": 1.0, "augmentations": 1}
+    found, _, results = stream("cotta", predicts="target", optimiser="sgd", **params)
+    agree(found, reference.cotta(RecordingNetwork(), INPUTS, SEEDS, dimmed, released=True))
+    assert {done.predicted_by for done in results} == {(3, 0)}  # teacher, source and the view
+
+
+def test_adabn_may_predict_after_its_update():
+    found, _, results = stream("adabn", predict_on="batch", update_first=True)
+    agree(found, after_each("adabn"))
+    assert {(done.passes.forward, done.predicted_by) for done in results} == {((FRAMES, FRAMES), (2, 0))}
+    with pytest.raises(RequestError, match="update_first"):
+        Member("adaptation", "adabn", (("update_first", True),)).make()
+
+
+@pytest.mark.parametrize("name", ["rotta", "note"])
+def test_a_member_with_a_memory_runs_a_batch_once(name):
+    found, first, results = stream(name, predict_on="batch", every_frames=16)
+    agree(found, first)
+    assert all(done.passes.forward[0] == FRAMES and done.predictions is not None for done in results)
 
 
 @pytest.mark.slow
@@ -181,6 +232,20 @@ def test_t3a():
 @pytest.mark.slow
 def test_shot():
     agree(after_each("shot", learning_rate=1e-2), reference.shot(RecordingNetwork(), INPUTS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({"optimiser": "adam", "learning_rate": 1e-3}, {"adam": True, "rate": 1e-3}),
+        ({"norms": "source"}, {"frozen": True}),
+        ({"decay_steps": 8}, {"over": 8}),
+    ],
+)
+def test_shot_with_other_steps(params, expected):
+    found = after_each("shot", **{"learning_rate": 1e-2, **params})
+    agree(found, reference.shot(RecordingNetwork(), INPUTS, **expected))
 
 
 @pytest.mark.slow

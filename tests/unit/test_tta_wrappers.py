@@ -107,6 +107,32 @@ class TestSnap:
         assert len(done[3].state.held["label"]) == 10
         assert after[0] == state_of(network()) != after[1]
 
+    def test_the_memory_is_that_of_the_published_algorithm(self):
+        """Add, then remove the farthest frame of the most frequent class; move the centre after the batch."""
+        rng, member = np.random.default_rng(0), Snap(member="tent", capacity=6, confidence=0.4)
+        state, kept, centre = member.prepare(network()), [], None
+        for number in range(12):
+            batch, shares = frames(5, number), rng.dirichlet(np.ones(3), 5)
+            places = rng.uniform(0.1, 2, (5, 2, 4))
+            state, share = member._remember(state, batch, shares, places)
+            centre = places.mean(axis=0) if centre is None else centre
+            for n in np.flatnonzero(shares.max(axis=1) > 0.4):
+                kept.append((number, n, int(shares[n].argmax()), places[n]))
+                if len(kept) > 6:
+                    of_class = [sum(one[2] == label for one in kept) for label in range(3)]
+                    leaves = kept[-1][2] if of_class[kept[-1][2]] == max(of_class) else int(np.argmax(of_class))
+
+                    def gap(one, centre=centre):
+                        deviations = np.sqrt(one[3][1]) - np.sqrt(centre[1])
+                        return np.sqrt(((one[3][0] - centre[0]) ** 2).sum() + (deviations**2).sum())
+
+                    kept.remove(max((one for one in kept if one[2] == leaves), key=gap))
+            centre = 0.1 * centre + 0.9 * places.mean(axis=0)
+            expected = [frames(5, job).images[n] for job, n, *_ in kept]
+            assert np.array_equal(state.held["image"], np.stack(expected))
+            near(state.held["middle"], centre, 1e-12)
+            assert share == (shares.max(axis=1) > 0.4).mean()
+
     def test_unsure_frames_stay_outside(self):
         done = run(Snap(member="tent", every_batches=1, confidence=1.0), 2)[1]
         assert [one.accepted for one in done] == [0, 0]

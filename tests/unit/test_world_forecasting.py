@@ -37,18 +37,18 @@ def test_a_model_of_order_two_is_recovered():
     model = fit_ar(series)
     assert model is not None
     assert model.coefficients == pytest.approx((1.2, -0.5), abs=0.05)
-    assert model.mean == pytest.approx(0.5, abs=0.01)
+    assert model.intercept / (1 - sum(model.coefficients)) == pytest.approx(0.5, abs=0.01)  # the mean
 
 
-def test_the_fit_is_ridge_regression_on_centred_data():
+def test_the_fit_is_ridge_regression_with_a_free_intercept():
     series = autoregressive(60, 0.6, seed=3)
-    values = np.array(series) - np.mean(series)
     order = choose_order(np.array(series))
-    past = np.array([[values[t - lag] for lag in range(1, order + 1)] for t in range(order, 60)])
-    target = values[order:]
-    augmented = np.vstack([past, math.sqrt(1e-3) * np.eye(order)])
-    expected = np.linalg.lstsq(augmented, np.concatenate([target, np.zeros(order)]), rcond=None)[0]
+    past = np.array([[1.0, *(series[t - lag] for lag in range(1, order + 1))] for t in range(order, 60)])
+    penalty = math.sqrt(1e-3) * np.eye(order + 1)[1:]  # of the coefficients only
+    targets = np.concatenate([series[order:], np.zeros(order)])
+    intercept, *expected = np.linalg.lstsq(np.vstack([past, penalty]), targets, rcond=None)[0]
     assert fit_ar(series).coefficients == pytest.approx(tuple(expected), abs=1e-9)
+    assert fit_ar(series).intercept == pytest.approx(intercept, abs=1e-9)
 
 
 @pytest.mark.parametrize("kind", KINDS)

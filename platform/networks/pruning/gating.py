@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,8 @@ MIN_HIDDEN = 4  # units of the hidden layer of a gate
 BOTTLENECK = 16  # factor by which this layer is narrower than the output
 MIN_KEEP = 2  # channels of a group
 INITIAL_STD = 0.05  # of the last layer's weights: the gated network starts close to the ungated one
+CLAMP = 2.0  # of standardised inputs, in standard deviations
+GateKind = Literal["input", "domain", "static", "frozen", "random"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +65,48 @@ class ChannelGate(nn.Module):
         nn.init.normal_(self.predict.weight, std=INITIAL_STD)
         nn.init.ones_(self.predict.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, frames: int = 1) -> Tensor:
         return F.relu(self.predict(F.relu(self.squeeze(x.abs().mean(dim=(2, 3))))))
+
+
+class DomainGate(nn.Module):
+    """A gate that follows the domain: one linear layer on standardised inputs.
+
+    Mean absolute values are positive and vary little, so that the weights of other gates act as a second bias.
+    Successive frames of one domain share their gates.
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.norm, self.predict = nn.BatchNorm1d(inputs, affine=False), nn.Linear(inputs, outputs)
+        nn.init.normal_(self.predict.weight, std=INITIAL_STD)
+        nn.init.ones_(self.predict.bias)
+
+    def forward(self, x: Tensor, frames: int = 1) -> Tensor:
+        pooled = x.abs().mean(dim=(2, 3)).unflatten(0, (-1, frames)).mean(dim=1)
+        raw = F.relu(self.predict(self.norm(pooled).clamp(-CLAMP, CLAMP)))
+        return raw.repeat_interleave(frames, dim=0)
+
+
+class ConstantGate(nn.Module):
+    """A control: gates that are equal for all frames, learned or drawn once."""
+
+    def __init__(self, outputs: int, *, drawn: bool) -> None:
+        super().__init__()
+        start = torch.ones(outputs) + (INITIAL_STD * torch.randn(outputs) if drawn else 0.0)
+        self.value = nn.Parameter(start, requires_grad=not drawn)
+
+    def forward(self, x: Tensor, frames: int = 1) -> Tensor:
+        return F.relu(self.value).expand(len(x), -1)
+
+
+def gate_of(kind: GateKind, inputs: int, outputs: int, bottleneck: int) -> nn.Module:
+    """Return a new gate of a kind; `frozen` has the weights that it is drawn with."""
+    if kind == "domain":
+        return DomainGate(inputs, outputs)
+    if kind in ("static", "random"):
+        return ConstantGate(outputs, drawn=kind == "random")
+    return ChannelGate(inputs, outputs, bottleneck).requires_grad_(kind != "frozen")
 
 
 class StaticNorm(nn.BatchNorm2d):
@@ -88,13 +130,19 @@ class GatedNetwork(nn.Module):
     """A network that keeps a share of the channels of every gated group, selected per frame."""
 
     def __init__(
-        self, network: nn.Module, sites: Sequence[GateSite], bottleneck: int = BOTTLENECK, min_keep: int = MIN_KEEP
+        self,
+        network: nn.Module,
+        sites: Sequence[GateSite],
+        bottleneck: int = BOTTLENECK,
+        min_keep: int = MIN_KEEP,
+        kind: GateKind = "input",
     ) -> None:
         super().__init__()
         self.network, self.sites, self.min_keep, self.ratio = network, tuple(sites), min_keep, 1.0
+        self.frames = 1  # successive frames of one domain, which share the gates of kind `domain`
         modules: dict[str, Any] = dict(network.named_modules())
         self.gates = nn.ModuleList(
-            ChannelGate(modules[site.conv].in_channels, len(site.units), bottleneck) for site in self.sites
+            gate_of(kind, modules[site.conv].in_channels, len(site.units), bottleneck) for site in self.sites
         )
 
     def forward(self, images: Tensor) -> Tensor:
@@ -104,13 +152,19 @@ class GatedNetwork(nn.Module):
         """Return the outputs, and the raw gates (relevances) [n, places] of each gated group."""
         modules, raw, hooks = dict(self.network.named_modules()), dict[str, Tensor](), []
         for site, gate in zip(self.sites, self.gates, strict=True):
-            hooks.append(modules[site.conv].register_forward_pre_hook(_predicting(site, gate, raw)))
+            hooks.append(modules[site.conv].register_forward_pre_hook(self._predicting(site, gate, raw)))
             hooks.append(modules[site.norm].register_forward_hook(self._gating(site, raw)))
         try:
             return self.network(images), raw
         finally:
             for hook in hooks:
                 hook.remove()
+
+    def _predicting(self, site: GateSite, gate: nn.Module, raw: dict[str, Tensor]) -> Callable[..., None]:
+        def hook(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            raw[site.group] = gate(inputs[0], self.frames)
+
+        return hook
 
     def _gating(self, site: GateSite, raw: Mapping[str, Tensor]) -> Callable[..., Tensor]:
         def hook(_: nn.Module, inputs: object, output: Tensor) -> Tensor:
@@ -120,13 +174,6 @@ class GatedNetwork(nn.Module):
             return output * (gates * stays)[:, :, None, None]
 
         return hook
-
-
-def _predicting(site: GateSite, gate: nn.Module, raw: dict[str, Tensor]) -> Callable[..., None]:
-    def hook(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        raw[site.group] = gate(inputs[0])
-
-    return hook
 
 
 def keep_count(size: int, ratio: float, min_keep: int) -> int:

@@ -87,9 +87,8 @@ def make_any(name: str, classes: int) -> Published:
     return PublishedPixels(network, IMAGENET)
 
 
-def vision_transformer(classes: int) -> Published:
-    """Build ViT-S/16: twelve layers with six heads of 64 channels."""
-    network = models().VisionTransformer(
-        image_size=224, patch_size=16, num_layers=12, num_heads=6, hidden_dim=384, mlp_dim=1536, num_classes=classes
-    )
-    return Published(network, ZOO["vit_small"].input)
+def vision_transformer(classes: int, *, name: str, patch: int, layers: int, heads: int, width: int) -> Published:
+    """Build a vision transformer with perceptrons of four times its width."""
+    side, _ = ZOO[name].input.size or (0, 0)
+    network = models().VisionTransformer(side, patch, layers, heads, width, 4 * width, num_classes=classes)
+    return Published(network, ZOO[name].input)

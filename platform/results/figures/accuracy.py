@@ -19,6 +19,7 @@ NOTE = (
     "seeds. Thick lines: mean over seeds. Vertical rules: scene changes; short ones at the foot: scene changes in "
     "some streams only."
 )
+MOST = 1.02  # a score of 1 and half of its line
 BLIND = "No stream of this run has truth, so there is no accuracy to draw."
 
 
@@ -30,7 +31,7 @@ def show(view: View) -> FigureContent | None:
     low, high = frames[LIVE_SCORE].min(), frames[LIVE_SCORE].max()
     if math.isnan(low):
         return FigureContent(BLIND)
-    limits = (math.floor(low * 10) / 10, math.floor(high * 10 + 1) / 10)
+    limits = (math.floor(low * 10) / 10, min(MOST, math.floor(high * 10 + 1) / 10))
     panels = [
         Panel(setting, partial(_draw, view=view, setting=setting, frames=frames, limits=limits))
         for setting in view.settings()

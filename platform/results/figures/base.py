@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.plots import Style
+from driftlab.platform.results.figures.svg import WIDTH
 from driftlab.platform.results.relations.base import members
 from driftlab.platform.results.relations.sharing import USUAL_ALPHA, swept
 from driftlab.platform.results.stats import means
@@ -72,6 +73,7 @@ class Panel:
     draw: Callable[[Axes], None]
     height: int = HEIGHT
     legend: Mapping[str, Style] = field(default_factory=dict)  # of this panel, if panels differ
+    width: int = WIDTH
 
 
 @dataclass(frozen=True)

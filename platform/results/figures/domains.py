@@ -100,8 +100,8 @@ def _draw_domains(axis: Axes, rows: pd.DataFrame, styles: plots.StyleMap) -> Non
     for name, style in styles.items():
         own = rows[rows["system"] == name]
         line = own.groupby("stretch")[["before", "after"]].mean()
-        axis.plot(line.index + 1, line["after"], "-", color=style.colour, linewidth=1.7)
-        axis.plot(line.index + 1, line["before"], ":", color=style.colour, linewidth=1.1)
+        axis.plot(line.index + 1, line["after"], "-", color=style.colour, linewidth=1.7, gid=style.gid)
+        axis.plot(line.index + 1, line["before"], ":", color=style.colour, linewidth=1.1, gid=style.part)
     axis.set_xlabel("domain")
     axis.set_ylabel("accuracy")
     plots.tidy(axis)
@@ -136,7 +136,8 @@ def _draw_forgotten(axis: Axes, rows: pd.DataFrame, styles: plots.StyleMap) -> N
     points = means(rows, ["system", "round"], "lost")
     for name, style in styles.items():
         line = points[points["system"] == name]
-        axis.plot(line["round"] + 1, 100 * line["mean"], "o", color=style.colour, linestyle=style.dash, markersize=3.5)
+        look = {"color": style.colour, "linestyle": style.dash, "markersize": 3.5, "gid": style.gid}
+        axis.plot(line["round"] + 1, 100 * line["mean"], "o", **look)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_xlabel("round")
     axis.set_ylabel("below the best earlier score, points")

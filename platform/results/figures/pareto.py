@@ -1,15 +1,24 @@
-"""Score over traffic and over energy, with the Pareto front of the methods."""
+"""Score over traffic, energy and late frames, with the Pareto front of methods; parts of the energy."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, FigureContent, Panel, View
+from driftlab.platform.results.figures.base import (
+    NO_CELL,
+    Figure,
+    FigureContent,
+    Grid,
+    GridCell,
+    Panel,
+    View,
+    number_cell,
+)
 from driftlab.platform.results.relations.frontiers import pareto
+from driftlab.platform.results.relations.lateness import late_shares
 from driftlab.platform.results.stats import means
 from driftlab.platform.results.tables.columns import LIVE_SCORE
 
@@ -18,24 +27,36 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Live score over traffic and energy; the upper left is better. Stepped line: Pareto front of the methods. Grey "
-    "lines: bounds, drawn without cost. Means over seeds; bars: 95 % CI of the score. Costs are per device; traffic is "
-    "uplink plus downlink. The axis is logarithmic where costs differ much."
+    "The upper left is better: a high score for little{}. Stepped line: Pareto front, the methods that no other one "
+    "exceeds in score for the same cost or less. Grey lines: bounds, drawn without cost. Means over seeds; bars: 95 % "
+    "CI of the score. Traffic: uplink plus downlink. Late: frames that were skipped, or whose prediction was not ready "
+    "in time. The axis is logarithmic where costs differ much."
 )
-COSTS: Mapping[str, str] = {"traffic": "traffic, kbit/s", "energy": "energy, J"}
+RADIO = (
+    "; a radio stays awake for seconds after each transfer, so that its energy follows how often a system sends, more "
+    "than how many bytes"
+)
+HEIGHT, WIDTH = 200, 290  # pixels of a panel
+COSTS: Mapping[str, str] = {
+    "traffic": "traffic, kbit/s per device",
+    "energy": "energy, J per device",
+    "late frames": "late frames, %",
+}
+LEAST = 0.005  # of an energy; a smaller part is no per cent of it
+PARTS = ("inference", "training", "labelling", "tracking", "coding", "patching", "paging", "radio")
 GREYS = frozenset(plots.GREYS.values())
 LABELLED = 6  # methods of a front that have room for their names
 HALF = 0.5  # of an axis
-NAME_WIDTH, NAME_HEIGHT = 0.35, 0.06  # of an axis
 WIDE = 20.0  # costs that differ by more factors than this need a logarithmic axis
 
 
 def show(view: View) -> FigureContent | None:
-    """Draw both per setting, if at least two methods differ in cost."""
+    """Draw each cost per setting, if at least two methods differ in it."""
     runs = view.runs.assign(
         traffic=view.runs["uplink_kbps"] + view.runs["downlink_kbps"],
         energy=view.runs["energy_j"] / view.runs["devices"],
     )
+    runs["late frames"] = 100 * runs["cell"].map(late_shares(view.tables)).astype(float)
     panels = []
     for setting in view.settings():
         here = runs[runs["setting"] == setting]
@@ -44,9 +65,35 @@ def show(view: View) -> FigureContent | None:
             points = scores.assign(cost=scores[cost].astype(float)).dropna(subset=["cost"])
             points = points.assign(method=[view.styles[name].colour not in GREYS for name in points.index])
             if points["method"].sum() > 1 and points["cost"].nunique() > 1:
-                panels.append(Panel(f"{setting}: {cost}", partial(_draw, points=points, label=label, view=view)))
+                panels.append(
+                    Panel(
+                        f"{setting}: {cost}", partial(_draw, points=points, label=label, view=view), HEIGHT, width=WIDTH
+                    )
+                )
     styles = {name: style for name, style in view.styles.items() if name in set(runs["system"])}
-    return FigureContent(NOTE, panels, legend=styles) if panels else None
+    parts, note = _parts(view), NOTE.format(RADIO if (view.runs["radio_j"] > 0).any() else "")
+    return FigureContent(note, panels, [parts] if parts.rows else [], styles) if panels else None
+
+
+def _parts(view: View) -> Grid:
+    """List the parts of the energy of a device that are not 0 for every system."""
+    parts = view.runs[[f"{part}_j" for part in PARTS]].astype(float).div(view.runs["devices"], axis="index")
+    drawn = parts.groupby(view.runs["system"]).mean()
+    drawn = drawn.loc[:, (drawn > 0).any()]
+    total, names = drawn.sum(axis="columns"), [column.removesuffix("_j") for column in drawn]
+    rows = {
+        system: [
+            number_cell(total[system]),
+            *(_share(value / total[system]) for value in drawn.loc[system]),
+        ]
+        for system in view.styles
+        if total.get(system)
+    }
+    return Grid("energy of a device", ["total, J", *(f"{name}, %" for name in names)], rows)
+
+
+def _share(part: float) -> GridCell:
+    return GridCell(f"{100 * part:.0f}" if part >= LEAST else "<1") if part > 0 else NO_CELL
 
 
 def front(points: pd.DataFrame) -> pd.DataFrame:
@@ -69,22 +116,16 @@ def _draw(axis: Axes, points: pd.DataFrame, label: str, view: View) -> None:
     _scale(axis, points.loc[judged, "cost"])
     if len(best) <= LABELLED:
         _name(axis, best)
-    axis.set_xlabel(f"{label} per device")
+    axis.set_xlabel(label)
     axis.set_ylabel(plots.live_measure(view.runs))
     plots.tidy(axis)
 
 
 def _name(axis: Axes, best: pd.DataFrame) -> None:
-    """Label the methods on the front where there is room: upper left, or lower right.
-
-    On the right, of two points that are close to each other, the cheaper one has its name below.
-    """
-    above = (math.inf, math.inf)
-    for name, cost, mean in best[["cost", "mean"]].iloc[::-1].itertuples():
-        x, y = axis.transAxes.inverted().transform(axis.transData.transform((cost, mean)))
-        close = above[0] - x < NAME_WIDTH and above[1] - y < NAME_HEIGHT
-        place, side = ((-5, -11 if close else 4), "right") if x > HALF else ((5, -11), "left")
-        above = (x, y) if x > HALF else above
+    """Label the methods on the front, left of points in the right half and right of others."""
+    for name, cost, mean in best[["cost", "mean"]].itertuples():
+        right = axis.transAxes.inverted().transform(axis.transData.transform((cost, mean)))[0] > HALF
+        place, side = ((-5, 4), "right") if right else ((5, -11), "left")
         axis.annotate(name, (cost, mean), place, textcoords="offset points", ha=side, fontsize=8, color=plots.INK)
 
 
@@ -106,4 +147,4 @@ def _scale(axis: Axes, costs: pd.Series) -> None:
     axis.xaxis.set_minor_locator(NullLocator())
 
 
-FIGURE = Figure("pareto", "Live score over cost", show)
+FIGURE = Figure("pareto", "Cost", show)

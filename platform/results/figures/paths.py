@@ -65,8 +65,8 @@ def _draw_fronts(axis: Axes, fronts: dict[str, pd.DataFrame], styles: plots.Styl
     """Draw the Pareto front of each family over latency on the idle device; one network is a point."""
     for name, front in fronts.items():
         style, percent = styles[name], 100 * front["accuracy"]
-        line = {"color": style.colour, "linestyle": style.dash, "linewidth": 1.2, "drawstyle": "steps-post"}
-        axis.plot(front["latency_ms"], percent, style.marker, markersize=3.5, **line)
+        line = {"color": style.colour, "linestyle": style.dash, "linewidth": 1.2, "gid": style.gid}
+        axis.plot(front["latency_ms"], percent, style.marker, markersize=3.5, drawstyle="steps-post", **line)
     axis.set_xlabel("latency of a frame on the idle device, ms")
     axis.set_ylabel("accuracy on held-out data, %")
     axis.margins(x=0.08, y=0.12)

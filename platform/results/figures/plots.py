@@ -6,6 +6,7 @@ Every function takes the pandas frames of one panel: the rows of `runs` and othe
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import numpy as np
 
 from driftlab.platform.results import stats
 from driftlab.platform.results.relations.time_series import average_scores, scene_changes
+from driftlab.platform.results.stats import Estimate
 from driftlab.platform.results.tables.columns import LIVE_SCORE
 
 if TYPE_CHECKING:
@@ -52,6 +54,17 @@ class Style:
     colour: str
     dash: Any = "-"
     marker: str = MARKERS[0]
+    name: str = ""
+
+    @property
+    def gid(self) -> str | None:
+        """Return the identifier of marks whose values a page shows under the pointer; None without a name."""
+        return f"series:{self.name}" if self.name else None
+
+    @property
+    def part(self) -> str | None:
+        """Return the identifier of marks that a page only switches on and off with their system."""
+        return f"part:{self.name}" if self.name else None
 
 
 StyleMap = Mapping[str, Style]
@@ -59,12 +72,11 @@ StyleMap = Mapping[str, Style]
 
 def series(names: Iterable[str]) -> dict[str, Style]:
     """Assign colours to names in their order; after the last colour, other dashes and markers."""
-    styles = (
-        Style(colour, (0, (3, gap)) if gap else "-", MARKERS[gap % len(MARKERS)])
-        for gap in itertools.count()
-        for colour in COLOURS
-    )
-    return dict(zip(dict.fromkeys(names), styles, strict=False))
+    kinds = ((colour, gap) for gap in itertools.count() for colour in COLOURS)
+    return {
+        name: Style(colour, (0, (3, gap)) if gap else "-", MARKERS[gap % len(MARKERS)], name)
+        for name, (colour, gap) in zip(dict.fromkeys(names), kinds, strict=False)
+    }
 
 
 def assign_styles(runs: pd.DataFrame, order: Iterable[str] = ()) -> dict[str, Style]:
@@ -75,7 +87,7 @@ def assign_styles(runs: pd.DataFrame, order: Iterable[str] = ()) -> dict[str, St
     methods = [name for name in [*listed, *(name for name in present if name not in listed)] if name not in bounds]
     styles = series(methods)
     for bound in GREYS:
-        styles |= {name: Style(GREYS[bound], DASHES[bound]) for name in present if bounds.get(name) == bound}
+        styles |= {name: Style(GREYS[bound], DASHES[bound], name=name) for name in present if bounds.get(name) == bound}
     return styles
 
 
@@ -134,9 +146,10 @@ def accuracy(axis: Axes, runs: pd.DataFrame, frames: pd.DataFrame, styles: Mappi
         usual: dict[str, Any] = {"color": style.colour, "zorder": height}
         if own["seed"].nunique() > 1:
             for _, line in own.groupby("seed"):
-                axis.plot(line["time_s"], line[LIVE_SCORE], linewidth=0.6, alpha=0.35, **usual)
+                axis.plot(line["time_s"], line[LIVE_SCORE], linewidth=0.6, alpha=0.35, gid=style.part, **usual)
         mean = own.groupby("bin")[["time_s", LIVE_SCORE]].mean()
-        axis.plot(mean["time_s"], mean[LIVE_SCORE], linestyle=style.dash, linewidth=1.7, label=system, **usual)
+        usual |= {"linestyle": style.dash, "linewidth": 1.7, "label": system, "gid": style.gid}
+        axis.plot(mean["time_s"], mean[LIVE_SCORE], **usual)
     axis.set_xlabel("time, s")
     axis.set_ylabel(live_measure(runs))
     axis.margins(x=0.01)
@@ -159,10 +172,11 @@ def scores(axis: Axes, runs: pd.DataFrame, styles: Mapping[str, Style]) -> None:
         if found is None:
             continue
         found = found.within(0.0, 1.0)
-        axis.plot(values, [row] * len(values), "|", color=style.colour, markersize=9, markeredgewidth=0.8, alpha=0.55)
+        look: dict[str, Any] = {"color": style.colour, "gid": style.part}
+        axis.plot(values, [row] * len(values), "|", markersize=9, markeredgewidth=0.8, alpha=0.55, **look)
         if found.low is not None and found.high is not None:
-            axis.plot([found.low, found.high], [row, row], color=style.colour, linewidth=2.2, alpha=0.45)
-        axis.plot([found.mean], [row], "o", color=style.colour, markersize=5.5)
+            axis.plot([found.low, found.high], [row, row], linewidth=2.2, alpha=0.45, **look)
+        axis.plot([found.mean], [row], "o", markersize=5.5, **look)
         axis.annotate(
             f"{found.mean:.3f}",
             (found.mean, row),
@@ -216,8 +230,9 @@ def trend(axis: Axes, points: pd.DataFrame, x: str, style: Style, *, ordered: bo
     """Draw `mean` over a column with 95 % intervals, joined in row order (`ordered`) or in order of `x`."""
     points = points if ordered else points.sort_values(x)
     bounded = points.dropna(subset=["low", "high"])
-    axis.vlines(bounded[x], bounded["low"], bounded["high"], color=style.colour, linewidth=2.2, alpha=0.35)
-    line = {"color": style.colour, "linestyle": style.dash, "linewidth": 1.5}
+    bars: dict[str, Any] = {"color": style.colour, "linewidth": 2.2, "alpha": 0.35, "gid": style.part}
+    axis.vlines(bounded[x], bounded["low"], bounded["high"], **bars)
+    line = {"color": style.colour, "linestyle": style.dash, "linewidth": 1.5, "gid": style.gid}
     axis.plot(points[x], points["mean"], style.marker, markersize=4.5, **line)
 
 
@@ -231,7 +246,8 @@ def cumulative(axis: Axes, values: pd.Series, style: Style) -> None:
         shares = np.linspace(0, 1, POINTS)
         points = np.quantile(points, shares)
     points, shares = np.append(points[0], points), np.append(0.0, shares)
-    axis.plot(points, shares, color=style.colour, linestyle=style.dash, linewidth=1.7, drawstyle="steps-post")
+    line = {"color": style.colour, "linestyle": style.dash, "linewidth": 1.7, "gid": style.gid}
+    axis.plot(points, shares, drawstyle="steps-post", **line)
     axis.set_ylim(0, 1)
 
 
@@ -240,6 +256,34 @@ def label_point(axis: Axes, text: str, x: float, y: float, *, above: bool, right
     place = (4 if right else 0, 6 if above else -13)
     ha = "left" if right else "center"
     axis.annotate(text, (x, y), place, textcoords="offset points", ha=ha, fontsize=8, color=INK)
+
+
+def untangle(axis: Axes) -> None:
+    """Move labels that overlap another label, a point or the edge to another side of their point."""
+    from matplotlib.text import Annotation
+
+    canvas: Any = axis.figure
+    canvas.draw_without_rendering()
+    lines = [line for line in axis.lines if line.get_marker() not in ("None", "", None, "|")]
+    points = np.concatenate([np.empty((0, 2)), *(line.get_transform().transform(line.get_xydata()) for line in lines)])
+    labels: list[Any] = [text for text in axis.texts if isinstance(text, Annotation)]
+    texts = [text for text in labels if text.get_va() == "baseline"]
+    taken: list[Any] = []
+    for text in texts:
+        (x, y), side, size = text.xyann, text.get_ha(), text.get_fontsize()
+        sides = {"left": "right", "right": "left", "center": "center"}
+        flips = [(x, y, side), (x, 1 - size - y, side), (-x, y, sides[side]), (-x, 1 - size - y, sides[side])]
+        found = []
+        for place, (dx, dy, align) in enumerate([*flips, (7, -3, "left"), (-7, -3, "right")]):
+            text.xyann = (dx, dy)
+            text.set_ha(align)
+            box = text.get_window_extent()
+            hits = sum(box.overlaps(other) for other in taken) + int(box.count_contains(points))
+            outside = box.x0 < 0 or box.x1 > canvas.bbox.x1 or box.y0 < axis.bbox.y0 or box.y1 > canvas.bbox.y1
+            found.append((hits + outside, place, (dx, dy), align, box))
+        _, _, text.xyann, align, box = min(found, key=lambda one: one[:2])
+        text.set_ha(align)
+        taken.append(box)
 
 
 def legend(figure: Figure, styles: StyleMap) -> None:
@@ -285,9 +329,36 @@ def tidy(axis: Axes) -> None:
     axis.yaxis.label.set(color=QUIET, fontsize=9.5)
 
 
+def decimals(found: Estimate, most: int = 3, scale: float = 1.0) -> int:
+    """Return how many decimals of a mean its interval supports: two digits of half of the interval."""
+    half = 0.0 if found.low is None else scale * (found.mean - found.low)
+    return min(most, max(0, 1 - math.floor(math.log10(half)))) if half > 0 else most
+
+
+def margin(found: Estimate, scale: float = 1.0, most: int = 3, least: float = 0.0) -> str:
+    """Format half of an interval, or its ends if it exceeds `least` or 1; empty for one value."""
+    if found.low is None or found.high is None:
+        return ""
+    digits, inside = decimals(found, most, scale), found.within(least, 1.0)
+    if inside == found:
+        return f" ± {scale * (found.mean - found.low):.{digits}f}"
+    low, high = (signed(scale * end, digits).removeprefix("+") for end in inside[1:3] if end is not None)
+    return f" ({low} to {high})"
+
+
+def difference(found: Estimate) -> str:
+    """Format a mean difference of scores with its interval, which limits the decimals."""
+    return signed(found.mean, decimals(found)) + margin(found, least=-1.0)
+
+
 def signed(value: float, digits: int = 1) -> str:
     """Format a difference with its sign, with a typographic minus."""
     return f"{value:+.{digits}f}".replace("-", "\u2212")
+
+
+def factor(value: float) -> str:
+    """Format a ratio of costs, such as `0.37×` or `12×`."""
+    return f"{value:.2g}×" if value < 10 else f"{short(value)}×"
 
 
 def scaled(most: float, unit: str) -> tuple[float, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, FigureContent, Panel, View
@@ -53,12 +53,12 @@ def _draw(axis: Axes, sent: pd.DataFrame, styles: plots.StyleMap, stops_s: list[
         axis.axvspan(begin_s, end_s, color=plots.RULE, alpha=0.6, linewidth=0, zorder=0)
     for row, (name, style) in enumerate(styles.items()):
         own = sent[sent["system"] == name].sort_values("queued_s")
-        axis.stairs(own["rate_fps"], [0.0, *own["queued_s"]], baseline=None, color=style.colour, linewidth=1.5)
+        edges = [0.0, *own["queued_s"]]
+        axis.stairs(own["rate_fps"], edges, baseline=None, color=style.colour, linewidth=1.5, gid=style.gid)
         trained = own["train_end_s"].dropna()
         foot = [-0.05 - 0.06 * row] * len(trained)
-        axis.plot(
-            trained, foot, "|", color=style.colour, markersize=6, transform=axis.get_xaxis_transform(), clip_on=False
-        )
+        ticks: dict[str, Any] = {"color": style.colour, "markersize": 6, "clip_on": False, "gid": style.part}
+        axis.plot(trained, foot, "|", transform=axis.get_xaxis_transform(), **ticks)
     axis.tick_params(axis="x", pad=4 + 11 * len(styles))
     axis.set_ylim(bottom=0)
     axis.margins(x=0.01)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 NOTE = (
     "Computed, not run: each application switches from every network to every other one with equal probability, in "
-    "the same order for nested and independent networks. Energy per byte: as charged to the devices of this run. "
+    "the same order for nested and independent networks. Energy per loaded byte: as charged to the run's devices. "
     "Lines: means over applications and seeds. Tables: bytes per switch to a larger and to a smaller network, means "
     "over all pairs of an application's networks."
 )
@@ -65,8 +65,8 @@ def _energy_curves(changes: pd.DataFrame, byte_j: float) -> dict[str, np.ndarray
     for (draw, workload, app), own in changes.groupby(APP):
         stations = walk(int(own["before"].max()) + 1, rng_for(int(draw), "switching", workload, app))
         for kind, rows in own.groupby("kind"):
-            moved = rows.set_index(["before", "after"])[SIDES].sum(axis="columns").unstack().to_numpy()
-            sums[str(kind)].append(np.cumsum([0.0, *moved[stations[:-1], stations[1:]]]))
+            loaded = rows.set_index(["before", "after"])["loaded"].unstack().to_numpy()
+            sums[str(kind)].append(np.cumsum([0.0, *loaded[stations[:-1], stations[1:]]]))
     return {way: byte_j * np.mean(each, axis=0) for way, each in sums.items()}
 
 
@@ -76,9 +76,8 @@ def _draw(axis: Axes, curves: dict[str, np.ndarray], styles: plots.StyleMap) -> 
     factor, unit = plots.scaled(most, "J")
     for kind, curve in curves.items():
         heights, style = curve / factor, styles[kind]
-        axis.plot(
-            range(0, SWITCHES + 1, THIN), heights[::THIN], color=style.colour, linestyle=style.dash, linewidth=1.7
-        )
+        look = {"color": style.colour, "linestyle": style.dash, "linewidth": 1.7, "gid": style.gid}
+        axis.plot(range(0, SWITCHES + 1, THIN), heights[::THIN], **look)
         axis.scatter(MARKED, heights[list(MARKED)], color=style.colour, s=20)
         for count in MARKED:
             plots.label_point(axis, plots.short(heights[count]), count, heights[count], above=curve[-1] == most)

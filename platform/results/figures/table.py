@@ -1,4 +1,4 @@
-"""All figures in page order: specific to an experiment first, common to all runs last."""
+"""All figures in page order: those of every report, those of an experiment, and folded details."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pkgutil
 from driftlab.platform.results.figures.base import Figure
 
 HELPERS = ("base", "notebook", "plots", "searches", "svg", "table")  # all other files are figures of a run
-ORDER = (  # a figure that is not named here comes first
+STORY = ("accuracy", "pareto", "duels")
+SUBJECTS = (  # of an experiment; a figure that is named nowhere comes before them
     "parameter_sweep",
     "frontier",
     "strategies",
@@ -26,20 +27,16 @@ ORDER = (  # a figure that is not named here comes first
     "load",
     "allocation_timeline",
     "per_workload",
-    "accuracy",
-    "rates",
-    "gains",
-    "pareto",
-    "traffic",
-    "tuned",
 )
+DETAILS = ("traffic", "rates", "gains", "tuned")
 
 
 def _figures() -> tuple[Figure, ...]:
     folder = importlib.import_module(str(__package__))
     names = [module.name for module in pkgutil.iter_modules(folder.__path__) if module.name not in HELPERS]
     found: list[Figure] = [importlib.import_module(f"{__package__}.{name}").FIGURE for name in names]
-    return tuple(sorted(found, key=lambda figure: ORDER.index(figure.name) if figure.name in ORDER else -1))
+    order = [*STORY, "", *SUBJECTS, *DETAILS]
+    return tuple(sorted(found, key=lambda figure: order.index(figure.name if figure.name in order else "")))
 
 
 FIGURES = _figures()

@@ -78,7 +78,8 @@ def _draw(axis: Axes, mean: pd.Series, kind: str, styles: plots.StyleMap) -> Non
     own = mean.loc[[kind] if kind == "continuous" else ["offline", kind]]
     for name, style in styles.items():
         line = own.xs(name, level="system").droplevel("kind").sort_index()
-        axis.plot(line.index, line, "o", color=style.colour, linestyle=style.dash, linewidth=1.4, markersize=3)
+        look = {"color": style.colour, "linestyle": style.dash, "linewidth": 1.4, "markersize": 3, "gid": style.gid}
+        axis.plot(line.index, line, "o", **look)
     if kind == "continuous":
         plots.scale(axis, sorted(set(own.index.get_level_values("pressure"))))
     axis.set_xlabel(AXES[kind])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.errors import RequestError, unknown_name
 from driftlab.platform.results import stats
-from driftlab.platform.results.relations.base import column_of, pairs
+from driftlab.platform.results.relations.base import CELL, column_of, pairs
 from driftlab.platform.results.relations.tuned import how_chosen, unequal_budgets
 from driftlab.platform.results.stats import ComparisonResult, Estimate, verdict
 from driftlab.platform.results.tables import read
@@ -122,6 +122,13 @@ def compare(
     rows = [_pairing(place, part, less) for place, part in [*parts, (OVERALL, both)]]
     notes = [*how_chosen(tables, (ours, theirs)), *unequal_budgets(tables, (ours, theirs))]
     return Comparison(ours, theirs, column, unit, by, less, rows, notes)
+
+
+def cost_ratios(runs: pd.DataFrame, ours: str, theirs: str) -> dict[str, float]:
+    """Return bytes and joules of one system as multiples of another's, over the cells that both completed."""
+    costs = runs.assign(bytes=runs["uplink_bytes"] + runs["downlink_bytes"], joules=runs["energy_j"])
+    sums = {name: stats.pairs(costs, ours, theirs, name, CELL, "system").sum() for name in ("bytes", "joules")}
+    return {name: float(both["ours"] / both["theirs"]) for name, both in sums.items() if both["theirs"] > 0}
 
 
 def _pairing(place: str, both: pd.DataFrame, less_is_better: bool) -> Pairing:

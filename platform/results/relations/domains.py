@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from driftlab.datasets.catalogue import find_workload, label_of
+from driftlab.datasets.domains.workload import domains_of
+from driftlab.datasets.parameters import read_values
 from driftlab.platform.results.relations.base import (
     STREAM,
     Kinds,
@@ -85,6 +89,46 @@ def forgetting(tables: Tables) -> pd.DataFrame:
     best = visits["score"].transform(lambda scores: scores.cummax().shift())
     rows = rows.assign(round=visits.cumcount(), lost=best - rows["score"])
     return rows[rows["round"] > 0]
+
+
+def overlaps(tables: Tables) -> pd.DataFrame:
+    """List the share of kept channels that two selections of a stream have in common, and whether domains are alike.
+
+    Domains are `similar` if they have one shift at two severities. `last` counts the last group of channels only.
+    """
+    import pandas as pd
+
+    found, kinds = [], tables.once(shifts_of)
+    runs = completed_cells(tables)[["cell", "system", "workload", "seed"]]
+    rows = tables.frame("channels").merge(runs, on="cell").dropna(subset="domain")
+    for (cell, system, workload, seed, _), own in rows.groupby(["cell", "system", "workload", "seed", "app"]):
+        kept = own.groupby("domain").apply(_newest_selection, include_groups=False)
+        for first, second in itertools.combinations(kept.index, 2):
+            shared = [_shared(kept[first][group], kept[second][group]) for group in kept[first]]
+            similar = kinds[workload][int(first)] == kinds[workload][int(second)]
+            found.append((cell, system, workload, seed, first, second, similar, np.mean(shared), shared[-1]))
+    columns = ["cell", "system", "workload", "seed", "first", "second", "similar", "overlap", "last"]
+    return pd.DataFrame(found, columns=columns)
+
+
+def _newest_selection(rows: pd.DataFrame) -> dict[str, frozenset[str]]:
+    newest = rows[rows["phase"] == rows["phase"].max()]
+    return {group: frozenset(kept.split()) for group, kept in zip(newest["group"], newest["kept"], strict=True)}
+
+
+def _shared(first: frozenset[str], second: frozenset[str]) -> float:
+    return len(first & second) / len(first)
+
+
+def shifts_of(tables: Tables) -> dict[str, list[str]]:
+    """Map workloads under domains to the shift of each domain."""
+    found = {}
+    for part in tables.run.spec.get("workloads", ()):
+        if str(part["name"]).startswith("domains:"):
+            params = read_values(find_workload(part["name"]).parameters, part.get("params") or {})
+            domains = domains_of(params["shifts"], params["severities"])
+            found[str(part.get("alias") or label_of(part["name"]))] = [shift for shift, _ in domains]
+    return found
 
 
 def baselines(tables: Tables, *, small: bool, statistics: bool = True) -> dict[str, Slot]:
@@ -243,6 +287,16 @@ def accuracy_after(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
         return no_rows("needs both systems through domains with frames to adapt on")
     better, worse = (after[group].mean(axis=1) for group in names)
     return pair_rows(better, worse, f"{', '.join(names[0])} against {', '.join(names[1])}")
+
+
+def overlap_by_likeness(tables: Tables, systems: Kinds) -> pd.DataFrame:
+    """List the channels that similar and dissimilar domains have in common, by seed."""
+    rows = tables.once(overlaps)
+    rows = rows[rows["system"].isin(of_kinds(tables, systems))]
+    if rows["similar"].nunique() < 2:
+        return no_rows("needs phases in labelled domains of one shift at several severities, and of several shifts")
+    wide = rows.pivot_table("overlap", ["workload", "seed"], "similar")
+    return pair_rows(wide[True], wide[False], f"similar {wide[True].mean():.2f}, dissimilar {wide[False].mean():.2f}")
 
 
 def spread_after(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:

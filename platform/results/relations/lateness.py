@@ -36,6 +36,13 @@ def with_lateness(tables: Tables, frames: pd.DataFrame, *, next_frame: bool) -> 
     return found.drop(columns=goals.columns.difference(STREAM)).assign(late=~in_time)
 
 
+def late_shares(tables: Tables) -> pd.Series:
+    """Return the share of frames per cell whose prediction was not ready `grace_s` after they were shown."""
+    frames = tables.frame("frames").merge(tables.frame("runs")[["cell", "grace_s"]].dropna(), on="cell")
+    in_time = frames["processed"].eq(True) & (frames["latency_ms"] <= 1e3 * frames["grace_s"].astype(float) + EDGE_MS)
+    return (~in_time).groupby(frames["cell"]).mean()
+
+
 def right_in_time(tables: Tables) -> pd.Series:
     """Return the mean score of each cell if late frames score 0."""
     frames = with_lateness(tables, tables.frame("frames").dropna(subset=["score_frame"]), next_frame=False)

@@ -133,10 +133,10 @@ def switches_by_kind(tables: Tables) -> pd.DataFrame:
 
 
 def joule_per_byte(tables: Tables) -> float | None:
-    """Return the energy per loaded or dropped byte in a run; None if its devices moved no bytes."""
+    """Return the energy per loaded byte in a run; None if its devices loaded no bytes."""
     paid = tables.frame("shares")
-    moved_bytes = (paid["paged_in_bytes"] + paid["paged_out_bytes"]).sum()
-    return float(paid["paging_j"].sum() / moved_bytes) if moved_bytes else None
+    loaded_bytes = paid["paged_in_bytes"].sum()
+    return float(paid["paging_j"].sum() / loaded_bytes) if loaded_bytes else None
 
 
 def pruned_alone(tables: Tables) -> pd.DataFrame:
@@ -246,8 +246,8 @@ def energy_of_switches(tables: Tables) -> pd.DataFrame:
     byte_j, changes = joule_per_byte(tables), switches_by_kind(tables)
     if changes.empty or byte_j is None:
         return no_rows()
-    moved = (changes["loaded"] + changes["dropped"]).groupby([changes[key] for key in [*APP, "kind"]]).mean()
-    spent = (1000 * byte_j * moved).unstack("kind")
+    loaded = changes.groupby([*APP, "kind"])["loaded"].mean()
+    spent = (1000 * byte_j * loaded).unstack("kind")
     rows = pair_rows(spent[INDEPENDENT], spent[NESTED])
     saved = rows["ours"] - rows["theirs"]
     note = f"{rows['theirs'].mean():.3g} J against {rows['ours'].mean():.3g} J"

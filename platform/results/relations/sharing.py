@@ -38,9 +38,13 @@ STATUS_QUO = {"gain": 0.0, "speedup": 1.0}  # relative to itself
 
 
 def allocations(tables: Tables) -> pd.DataFrame:
-    """List every share with system, setting and seed; `rate` is the frame rate that the share sustains."""
+    """List every share with system, setting and seed; `rate` is the frame rate that the share sustains.
+
+    Nothing is processed while the network is read from storage.
+    """
     rows = with_columns(tables, "shares", "system", *CELL)
-    return rows.assign(rate=(1000 / rows["latency_ms"]).where(rows["inference_share"] > 0, 0.0))
+    loaded = 1 - (rows["paging_s"].fillna(0.0) / rows["window_s"])
+    return rows.assign(rate=(1000 / rows["latency_ms"] * loaded).where(rows["inference_share"] > 0, 0.0))
 
 
 def goals(tables: Tables, rows: pd.DataFrame) -> pd.Series:
@@ -126,7 +130,7 @@ def frontier(tables: Tables, objective: str) -> pd.DataFrame:
 
 def in_use(member: Slot) -> bool:
     """Return whether a scheduler has the default method and cache; other settings are ablations."""
-    return member["method"] == "lookahead" and bool(member["cached"])
+    return member["method"] == "priced" and bool(member["cached"])
 
 
 def gains_over_status_quo(tables: Tables, systems: Iterable[str]) -> pd.DataFrame:

@@ -8,10 +8,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from driftlab.platform.results import stats
-from driftlab.platform.results.figures.plots import signed
+from driftlab.platform.results.figures.plots import decimals, margin, signed
 from driftlab.platform.results.relations.base import CELL
 from driftlab.platform.results.relations.lateness import right_in_time
-from driftlab.platform.results.report.summary.base import half
 from driftlab.platform.results.stats import ComparisonResult, Estimate
 from driftlab.platform.results.tables.columns import LIVE_SCORE
 from driftlab.platform.results.tables.read import Tables
@@ -121,10 +120,10 @@ def result_of(act: Act, tables: Tables) -> ActResult:
 
 def _compared(difference: Estimate, verdict: ComparisonResult) -> str:
     """Format a difference in points of 100; an inconclusive one is called no difference."""
-    margin = half(difference, 100, 1)
+    interval, digits = margin(difference, 100, 1, -1.0), decimals(difference, 1, 100)
     if verdict == "inconclusive":
-        return f"no difference that this run can show ({signed(100 * difference.mean)}{margin} points) from"
-    return f"{100 * abs(difference.mean):.1f}{margin} points {'more' if verdict == 'better' else 'fewer'} than"
+        return f"no difference that this run can show ({signed(100 * difference.mean, digits)}{interval} points) from"
+    return f"{100 * abs(difference.mean):.{digits}f}{interval} points {'more' if verdict == 'better' else 'fewer'} than"
 
 
 def _costing(share: float | None, cost: str) -> str:

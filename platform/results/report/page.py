@@ -16,22 +16,25 @@ from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, View, view_of
 from driftlab.platform.results.figures.plots import Style
 from driftlab.platform.results.figures.searches import SEARCH_FIGURES, summarise_search
-from driftlab.platform.results.figures.svg import VARIABLES, panel
-from driftlab.platform.results.figures.table import FIGURES
+from driftlab.platform.results.figures.svg import VARIABLES, WIDTH, panel
+from driftlab.platform.results.figures.table import DETAILS, FIGURES, SUBJECTS
 from driftlab.platform.results.isolation import attempt
-from driftlab.platform.results.relations.failures import member_failures
+from driftlab.platform.results.relations.failures import member_failures, symptoms
 from driftlab.platform.results.relations.searches import FAILED, SearchResults, is_search
 from driftlab.platform.results.relations.tuned import unequal_budgets
 from driftlab.platform.results.report import paper_tables
+from driftlab.platform.results.report.acts import ACTS, result_of
+from driftlab.platform.results.report.clip import Clip, make_clip
 from driftlab.platform.results.report.snapshots import Strip, strips
-from driftlab.platform.results.report.summary.base import BOUNDS, DASH
+from driftlab.platform.results.report.summary.base import BOUNDS, DASH, MEANINGS, MEASURES
+from driftlab.platform.results.report.summary.gains import claims_line, headline
 from driftlab.platform.results.report.summary.table import Summary, summarise
-from driftlab.platform.results.report.video import Video, make_video
-from driftlab.platform.results.tables.columns import SCHEMA_VERSION
+from driftlab.platform.results.tables.columns import LIVE_SCORE, SCHEMA_VERSION
 from driftlab.platform.results.tables.integrity import warnings_of
-from driftlab.platform.results.tables.read import Run, Tables, open_run
+from driftlab.platform.results.tables.read import Run, SalvagedTables, open_run
 from driftlab.platform.results.tables.run_pair import HEADER, compare_figures, rows_of
 
+SHOWN = 4  # panels of a figure; the others are folded
 COMPUTED = "computed from the hardware profiles"
 TEMPLATES = Path(__file__).parent / "templates"
 SHAPES = {"s": "M6 0h8v8h-8z", "^": "M10 0l5 8h-10z", "D": "M10 0l5 4l-5 4l-5-4z", "v": "M5 0h10l-5 8z"}  # of points
@@ -41,11 +44,23 @@ SHAPES = {"s": "M6 0h8v8h-8z", "^": "M10 0l5 8h-10z", "D": "M10 0l5 4l-5 4l-5-4z
 class Section:
     """One figure of a page; its pictures are SVG elements."""
 
+    name: str
     title: str
     note: str
     legend: Mapping[str, Style]
     pictures: list[tuple[str, Mapping[str, Style], str]]  # title, own legend, SVG element
+    narrow: bool  # three pictures in a row
     grids: Sequence[Grid]
+
+    @property
+    def is_detail(self) -> bool:
+        """Return whether the section is folded."""
+        return self.name in (*DETAILS, paper_tables.NAME)
+
+    @property
+    def is_subject(self) -> bool:
+        """Return whether the section is specific to an experiment; the first one is open, others are folded."""
+        return self.name in SUBJECTS
 
 
 @dataclass(frozen=True)
@@ -54,15 +69,17 @@ class Page:
 
     title: str
     question: str  # summary of the experiment
-    warnings: list[str]
+    health: list[str]  # failures, and signs of systems that did nothing or were late
     summary: Summary
+    terms: Mapping[str, str]  # explanations of the words that the page uses
     styles: Mapping[str, Style]
     measure: str  # name of the score
     sections: list[Section]
-    video: Video | None
+    clip: Clip | None
     strips: list[Strip]
     failures: list[tuple[str, str]]
     verdicts: list[claims.Verdict]
+    reproduced: str  # how many claims
     commands: list[str]
     spec: str
     provenance: list[tuple[str, str]]
@@ -81,35 +98,55 @@ def write_report(directory: str | Path, other: str | Path | None = None) -> Path
 
 def compose(run: Run) -> Page:
     """Compute everything that the report shows."""
-    tables = Tables(run)
+    tables = SalvagedTables(run)
     runs = plots.with_settings(tables.frame("runs"), run.info)
     view = view_of(run, tables)
     failed = runs[runs["status"] == "failed"]
-    verdicts = claims.evaluate(run, tables=tables) if len(runs) else []
-    faults = claims.uncomputed(verdicts)
+    faults = list[str]()
+    verdicts = (attempt("The claims", lambda: claims.evaluate(run, tables=tables), faults) or []) if len(runs) else []
+    faults += claims.uncomputed(verdicts)
     snapshots, frames, styles = tables.frame("snapshots"), tables.frame("frames"), view.styles
     sections = _sections(view, FIGURES, faults)
     if grids := attempt("The tables of papers", lambda: paper_tables.grids_of(tables), faults):
-        sections.append(Section(title=paper_tables.TITLE, note=paper_tables.NOTE, legend={}, pictures=[], grids=grids))
-    video = attempt("The video", lambda: make_video(runs, snapshots, frames, styles), faults)
+        sections.append(Section(paper_tables.NAME, paper_tables.TITLE, paper_tables.NOTE, {}, [], False, grids))
+    clip = attempt("The clip", lambda: make_clip(runs, snapshots, frames, styles), faults)
     pictures = attempt("The pictures", lambda: strips(runs, snapshots, frames, styles, _video_workloads(run)), faults)
-    failures = [one.text for one in member_failures(tables)]
+    failures = attempt("Failures of members", lambda: member_failures(tables), faults) or []
+    signs = attempt("Signs of systems that do nothing", lambda: symptoms(tables), faults) or []
+    summary = summarise(view)
+    findings = attempt("The sentence of the act", lambda: _of_act(run, view), faults)
+    summary = replace(summary, findings=findings or summary.findings)
+    warnings = attempt("The check of the files", lambda: warnings_of(run), faults) or []
+    empty = [name for name in tables.unfilled() if name not in tables.faults]
+    lost = [f"The table '{name}' is missing from this report: {reason}" for name, reason in tables.faults.items()]
+    if len(view.runs) and (gone := [name for name in empty if name in _filled(view)]):
+        lost.append(f"Tables that should have rows are empty: {', '.join(gone)}. Parts that need them are left out.")
+    health = [*lost, *(one.text for one in failures), *signs, *summary.warnings, *warnings]
     return Page(
         title=str(run.spec.get("name", run.path.name)),
         question=str(run.spec.get("summary") or ""),
-        warnings=[*failures, *warnings_of(run), *unequal_budgets(tables), *faults],
-        summary=summarise(view, verdicts),
+        health=[*health, *unequal_budgets(tables), *(f"{fault}." for fault in faults)],
+        summary=summary,
+        terms=_terms(view),
         styles=view.styles,
         measure=plots.measure(runs),
         sections=sections,
-        video=video,
+        clip=clip,
         strips=pictures or [],
         failures=list(failed[["cell", "error"]].fillna("no reason recorded").itertuples(index=False, name=None)),
         verdicts=verdicts,
+        reproduced=claims_line(verdicts),
         commands=_commands(run, "run"),
         spec=(run.path / "spec.yaml").read_text(encoding="utf-8").strip(),
-        provenance=_provenance(run),
+        provenance=[*_provenance(run), ("tables without rows", ", ".join(empty) or "none")],
     )
+
+
+def _filled(view: View) -> set[str]:
+    """Return the tables that always have rows in a run like this one."""
+    frames = {"frames"} if view.runs["frames"].notna().any() else set()
+    snapshots = {"snapshots"} if view.tables.run.spec.get("snapshots") and frames else set()
+    return {"devices", *frames, *snapshots}
 
 
 def compose_search(run: Run) -> Page:
@@ -120,21 +157,49 @@ def compose_search(run: Run) -> Page:
     return Page(
         title=str(run.spec["name"]),
         question=str(run.spec.get("summary") or ""),
-        warnings=faults,
+        health=faults,
         summary=Summary((), summarise_search(found), ()),
+        terms={},
         styles={},
         measure="",
         sections=sections,
-        video=None,
+        clip=None,
         strips=[],
         failures=[
             (f"trial {number}", reason) for number, reason in zip(failed["trial"], failed["reason"], strict=True)
         ],
         verdicts=[],
+        reproduced="",
         commands=_commands(run, "tune"),
         spec=(run.path / "spec.yaml").read_text(encoding="utf-8").strip(),
         provenance=_provenance(run),
     )
+
+
+def _of_act(run: Run, view: View) -> list[str]:
+    """Return the sentence of an act of the demo and a second one; empty if the run is no act."""
+    act = ACTS.get(str(run.spec.get("name")).removeprefix("demo-"))
+    found = result_of(act, view.tables) if act else None
+    if act is None or found is None or found.score is None:
+        return []
+    return [found.sentence, *headline(view, but=act.baseline.system, known=act.ours.system)]
+
+
+def _terms(view: View) -> dict[str, str]:
+    """Explain the score, the truth and each bound of this run."""
+    score, runs = plots.measure(view.runs), view.runs
+    grace_s = sorted(set(runs["grace_s"].dropna()))
+    grace = f"{grace_s[0]:.2g} s" if len(grace_s) == 1 else "a frame interval"
+    found = {}
+    if runs[LIVE_SCORE].notna().any():
+        found[plots.live_measure(runs)] = (
+            f"the score, from 0 to 1: {MEASURES.get(score, score)} over the last 10 s, of the newest prediction that "
+            f"was ready when a frame was shown, or {grace} later"
+        )
+        found["truth"] = "the labels of the stream, which predictions are compared with"
+    bounds = runs.dropna(subset=["bound"])[["system", "bound"]].drop_duplicates()
+    names = {bound: " and ".join(own["system"]) for bound, own in bounds.groupby("bound")}
+    return found | {name: f"a bound, no method: {MEANINGS[bound]}" for bound, name in names.items()}
 
 
 def _video_workloads(run: Run) -> set[str]:
@@ -154,7 +219,10 @@ def _sections(data: View | SearchResults, figures: Sequence[Figure], faults: lis
 
 def _section(figure: Figure, data: View | SearchResults) -> Section | None:
     part = figure.show(data)
-    return None if part is None else Section(figure.title, part.note, part.legend, _draw(figure, part), part.grids)
+    if part is None:
+        return None
+    narrow = any(panel.width < WIDTH for panel in part.panels)
+    return Section(figure.name, figure.title, part.note, part.legend, _draw(figure, part), narrow, part.grids)
 
 
 def side_by_side(run: Run, other: Run) -> Section:
@@ -163,12 +231,16 @@ def side_by_side(run: Run, other: Run) -> Section:
     found = rows_of(compare_figures(run, other))
     rows = {f"{cell}, {name}": [GridCell(text) for text in texts] for cell, name, *texts in found}
     note = f"Times of the first: {first}. Times of the second, {other.path.name}: {second}."
-    return Section("Two runs side by side", note, {}, [], [Grid("cell and figure", HEADER[2:], rows)])
+    return Section("runs", "Two runs side by side", note, {}, [], False, [Grid("cell and figure", HEADER[2:], rows)])
 
 
 def _draw(figure: Figure, shown: FigureContent) -> list[tuple[str, Mapping[str, Style], str]]:
     return [
-        (part.title, part.legend, panel(f"{figure.name}{k}", f"{figure.title}: {part.title}", part.height, part.draw))
+        (
+            part.title,
+            part.legend,
+            panel(f"{figure.name}{k}", f"{figure.title}: {part.title}", part.draw, part.height, part.width),
+        )
         for k, part in enumerate(shown.panels)
     ]
 
@@ -206,7 +278,7 @@ def _render(template: str, page: Page) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "dashes": _dashes,
+        "dashes": dashes,
         "shape": _shape,
         "count_results": claims.count_results,
         "format_evidence": claims.format_evidence,
@@ -214,7 +286,9 @@ def _render(template: str, page: Page) -> str:
         "format_value": claims.format_value,
         "format_interval": claims.format_interval,
     }
-    return environment.get_template(template).render(page=page, bounds=BOUNDS, dash=DASH, variables=VARIABLES)
+    names: dict[str, Any] = {"bounds": BOUNDS, "dash": DASH, "variables": VARIABLES}
+    names |= {"greys": set(plots.GREYS.values()), "shown": SHOWN}
+    return environment.get_template(template).render(page=page, **names)
 
 
 def _shape(style: Style) -> str:
@@ -222,6 +296,6 @@ def _shape(style: Style) -> str:
     return SHAPES.get(style.marker, "")
 
 
-def _dashes(style: Style) -> str:
+def dashes(style: Style) -> str:
     """Return the dash pattern of a line in SVG notation."""
     return "none" if style.dash == "-" else " ".join(f"{2 * part:g}" for part in style.dash[1])

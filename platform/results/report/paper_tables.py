@@ -6,7 +6,7 @@ from driftlab.platform.results.claims import cells
 from driftlab.platform.results.figures.base import Grid, GridCell
 from driftlab.platform.results.tables.read import Tables
 
-TITLE = "Tables of the paper"
+NAME, TITLE = "paper_tables", "Tables of the paper"
 NOTE = (
     "Each cell of a paper's table with our value. The sign is that of the difference from a reference cell. It is the "
     "same if the whole interval is on the paper's side. A cell that was not run has the run that measures it."

@@ -69,6 +69,17 @@ AUDITS = table_of(
     column("host_seconds", REAL, "processor time of the host for the audited call", "s"),
 )
 
+CHANNELS = table_of(
+    "channels",
+    "One row per group of channels and phase that selected channels for its samples (scaling `surrogate`).",
+    *PLACE,
+    column("phase", COUNT, "number of the phase, from 1 on"),
+    column("time_s", REAL, "time of the newest sample", "s"),
+    column("domain", INDEX, "its domain", null="the device has no domain labels"),
+    column("group", TEXT, "group of channels, named after its layer"),
+    column("kept", TEXT, "numbers of the kept channels, ascending, with spaces between"),
+)
+
 ADAPTATIONS = table_of(
     "adaptations",
     "One row per training batch of an application's stream on its device, skipped ones included.",

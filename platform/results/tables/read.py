@@ -55,6 +55,7 @@ class Run:
             raise unknown_name("table", name, [*TABLES, *VIEWS, *SEARCH_TABLES])
         only = () if name == "runs" else ("cell",)  # one column takes 11 % of the time of the whole row
         runs = [_read(file, "runs", self.path, only) for file in files_of(self.path / "tables", "runs")]
+        runs = [row for row in runs if len(row)]
         runs.sort(key=lambda row: row["cell"][0].as_py())
         parts = runs if name == "runs" else [self._part(name, row["cell"][0].as_py()) for row in runs]
         return pa.concat_tables(parts) if parts else TABLES[name].empty_table()
@@ -119,6 +120,32 @@ class Tables:
             self._results[key] = make(self, *args, **kwargs)
         found: T = self._results[key]
         return found
+
+
+class SalvagedTables(Tables):
+    """Tables of a run that may be damaged: one that cannot be read is empty, and `faults` has the reason.
+
+    The table `runs` is the exception, without which there is nothing to report.
+    """
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.faults: dict[str, str] = {}
+
+    def frame(self, name: str) -> pd.DataFrame:
+        """Return a table, without rows if it cannot be read."""
+        try:
+            return super().frame(name)
+        except DataError as error:
+            if name == "runs":  # without it nothing is known about the run
+                raise
+            self.faults[name] = str(error)
+            self._frames[name] = TABLES[name].empty_table().to_pandas()
+            return self._frames[name]
+
+    def unfilled(self) -> list[str]:
+        """List the tables without rows."""
+        return [name for name in TABLES if self.frame(name).empty]
 
 
 def _sql_fault(message: str, columns: Collection[str]) -> str:

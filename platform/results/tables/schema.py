@@ -27,7 +27,15 @@ from driftlab.platform.results.tables.columns import (
     note,
     table_of,
 )
-from driftlab.platform.results.tables.detail_tables import ADAPTATIONS, AUDITS, CLASSES, LOADS, MOTION, SYSTEMS
+from driftlab.platform.results.tables.detail_tables import (
+    ADAPTATIONS,
+    AUDITS,
+    CHANNELS,
+    CLASSES,
+    LOADS,
+    MOTION,
+    SYSTEMS,
+)
 from driftlab.platform.results.tables.search import SEARCH_TABLES
 
 _PURPOSES = {
@@ -37,7 +45,7 @@ _PURPOSES = {
     "tracking": "optical flow",
     "coding": "encoding samples and decoding labels",
     "patching": "writing updates into the copy of the weights that is not in use",
-    "paging": "loading and dropping networks",
+    "paging": "loading networks",
     "radio": "the device's end of the link",
 }
 
@@ -250,8 +258,9 @@ _SHARES = table_of(
     column("memory_bytes", BYTES, f"{_TAKES}; 0: it waits", "B"),
     column("paged_in_bytes", BYTES, "weights that had to be loaded to run it", "B"),
     column("paged_out_bytes", BYTES, "weights that were dropped", "B"),
+    column("paging_s", REAL, "part of the interval in which its network is read from storage, and it waits", "s"),
     column("energy_j", REAL, "energy of the frames that it has time for", "J", null=f"{_WAITS}, or not modelled"),
-    column("paging_j", REAL, "energy of loading and dropping", "J"),
+    column("paging_j", REAL, "energy of loading", "J"),
     column("note", TEXT, "why it waits, or which of its goals is out of reach", null="nothing to say"),
     column("host_schedule_seconds", REAL, "processor time of the host for the allocation", "s"),
 )
@@ -330,6 +339,7 @@ TABLES: Mapping[str, pa.Schema] = MappingProxyType(
         "updates": _UPDATES,
         "adaptations": ADAPTATIONS,
         "audits": AUDITS,
+        "channels": CHANNELS,
         "shares": _SHARES,
         "loads": LOADS,
         "variants": _VARIANTS,

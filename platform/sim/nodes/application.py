@@ -69,13 +69,13 @@ class AppNode:
         self._unready: list[FrameResult] = []  # frames whose confidence is not known yet
         self._tracker = Tracker(self._task, chained=spec.chained)
         self._inference_s = 0.0  # of the newest inference, isolated
+        self._first_s = 0.0  # frames before it are skipped
         self._newest: FrameResult | None = None  # the frame that the model runs on, or ran on last
         self._adapter: OnlineAdapter | None = None  # if it learns on the stream
         self._detector: DomainDetector | None = None  # if it detects domain boundaries
         self._built = state.NO_BUFFERS  # of the current network, before any training
         # By variant and number of weights: one that is cut for samples has other channels each time. Counting is slow.
         self._costs: dict[tuple[int | None, int], ModelCost] = {(None, spec.cost.parameters): spec.cost}
-        self._at_exits: dict[int, tuple[float, float]] = {}  # time and energy of a frame by the exit at which it leaves
         self._run(Budget(), 0)
 
     def switch(self, variant: int) -> Reply:
@@ -135,8 +135,9 @@ class AppNode:
             return reply
         return replace(reply, facts=replace(reply.facts, confidence=self._confidence(results)))
 
-    def run_frames(self, frames: Frames, until_s: float, inference_share: ShareSchedule) -> Reply:
-        """Run the model as `run_stream` does; `collect_rows` returns the rows once predictions are used."""
+    def run_frames(self, frames: Frames, until_s: float, inference_share: ShareSchedule, first_s: float = 0.0) -> Reply:
+        """Run the model from a time on; `collect_rows` returns the rows once predictions are used."""
+        self._first_s = first_s
         self._run_frames(frames, None, until_s, inference_share, ())
         return Reply()
 
@@ -237,7 +238,10 @@ class AppNode:
         if key not in self._costs:
             self._costs[key] = count_cost(self._model, self._spec.student.height, self._spec.student.width)
         self._cost = self._costs[key]
+        self._ratios = self._spec.cost_ratios.get(budget.variant, (1.0, 1.0))
         self._frame_s, self._frame_j = self._price(self._cost)
+        # Time and energy of a frame by the exit at which it leaves
+        self._at_exits: dict[int, tuple[float, float]] = {}
         if self._spec.detects_domains and self._detector is None:  # of the network as built, whichever runs later
             self._detector = DomainDetector(self._model, self._task, self._cost, self._spec.hardware)
         if self._adaptation.learns_on_stream:
@@ -322,8 +326,9 @@ class AppNode:
         )
 
     def _price(self, cost: ModelCost) -> tuple[float, float]:
-        """Return isolated time and energy of one frame."""
-        return inference_s(cost, self._spec.hardware), inference_j(cost, self._spec.hardware)
+        """Return isolated time and energy of one frame, in proportion to those that were measured."""
+        slower, hungrier = self._ratios
+        return slower * inference_s(cost, self._spec.hardware), hungrier * inference_j(cost, self._spec.hardware)
 
     def _detect(self, chosen: Sequence[FrameResult]) -> None:
         """Pass frames to the detector, which charges its cost."""
@@ -351,7 +356,7 @@ class AppNode:
 
     def _begin(self, result: FrameResult, isolated_s: float) -> bool:
         """Start the model on a frame if it is free; a frame that arrives while it is busy is skipped."""
-        if not self._free(result):
+        if not self._free(result) or result.time_s < self._first_s - 1e-9:
             return False
         result.processed = result.open = True
         self._newest, self._inference_s = result, isolated_s

@@ -16,6 +16,7 @@ from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adapted, Batch, Phase
 from driftlab.platform.core.limits import limited
 from driftlab.platform.core.records import (
+    Columns,
     LayerCost,
     ModelCost,
     Passes,
@@ -286,7 +287,8 @@ class LearnerNode:
             passes=_total_passes(chosen, adapted),
             surgery=() if chosen is None else (*chosen.cutting, *chosen.feedback),
         )
-        return Reply(facts, self._audits(), payload=message)
+        channels = {} if chosen is None else {"channels": [self._channel_rows(chosen)]}
+        return Reply(facts, {**self._audits(), **channels}, payload=message)
 
     def resend(self) -> Reply:
         """Encode every weight, for a device that cannot apply an update based on another one."""
@@ -332,6 +334,17 @@ class LearnerNode:
         self._sends_all, self._drafted = self._sends_all or not self._follows, chosen
         return chosen
 
+    def _channel_rows(self, chosen: ChannelMask) -> Columns:
+        """Return a row for each group of the channels that the newest phase selected."""
+        count, time_s = len(chosen.kept), float(self._times_s.max())
+        return {
+            "phase": [self._phases] * count,
+            "time_s": [time_s] * count,
+            "domain": [self._domain] * count,
+            "group": list(chosen.kept),
+            "kept": [" ".join(map(str, kept.tolist())) for kept in chosen.kept.values()],
+        }
+
     def _message(self, update: delta.Encoded | None) -> bytes | None:
         """Prepend the draft of an update, and absorb the weights into the family as on the device."""
         if update is None or self._drafted is None:
@@ -374,7 +387,7 @@ class LearnerNode:
 
     def _on_domain(self, domain: int) -> None:
         """Record the domain of the newest sample; reset at a new domain where the adaptation is episodic."""
-        if self._adaptation.episodic and self._domain not in (None, domain):
+        if self._adaptation.episodic is True and self._domain not in (None, domain):
             self._state = self._adaptation.reset(self._model, self._state)
         self._domain = domain
 

@@ -156,7 +156,7 @@ class OnlineAdapter:
     def _check_domain(self, result: FrameResult) -> None:
         """Reset at an announced boundary between domains, where the member is episodic."""
         domain = self._known_domain(result)
-        if self._member.episodic and None not in (domain, self._domain) and domain != self._domain:
+        if self._member.episodic is True and None not in (domain, self._domain) and domain != self._domain:
             self.memory = self._member.reset(self._model, self.memory)
             self.cancel_training(result.time_s, "broken off: another domain has begun")
             for pooled in self._pool:
@@ -241,6 +241,8 @@ class OnlineAdapter:
 
     def _start_training(self, pool: list[FrameResult], now_s: float) -> None:
         """Train at once; in virtual time the batch begins when the inference before it ends."""
+        if self._member.episodic == "batch":
+            self.memory = self._member.reset(self._model, self.memory)
         before = state.read(self._model)
         with record_exits(self._model) as exits:
             done = self._adapt(pool)
@@ -250,10 +252,12 @@ class OnlineAdapter:
         if self._member.predict_on == "batch":
             if done.predictions is None:
                 self._start_inference(pool, now_s)
-            else:  # the first forward pass of training has computed them
-                first = Passes(forward=passes.forward[:1])
-                self._charge_inference(pool, done.predictions, now_s, self._cost_of(first, exits[: len(pool)]))
-                passes = replace(passes, forward=passes.forward[1:])
+            else:  # the first passes of training have computed them, mostly the first forward pass
+                ahead, back = done.predicted_by
+                first = replace(passes, forward=passes.forward[:ahead], backward=passes.backward[:back])
+                first = first if back else Passes(forward=first.forward)
+                self._charge_inference(pool, done.predictions, now_s, self._cost_of(first, exits[: ahead * len(pool)]))
+                passes = replace(passes, forward=passes.forward[ahead:], backward=passes.backward[back:])
         self._training = self._limited(
             TrainingBatch(len(pool), self._cost_of(passes, exits), done, None if done.skipped else after)
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from driftlab.platform.results import stats
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import View
+from driftlab.platform.results.figures.plots import decimals, margin
 from driftlab.platform.results.stats import Estimate
 
 if TYPE_CHECKING:
@@ -25,6 +26,18 @@ BOUNDS: Mapping[str, str] = {
     "oracle": "bound: per-window oracle",
     "true_load": "bound: true load",
 }
+MEANINGS: Mapping[str, str] = {
+    "no_adaptation": "the network as it was delivered, which never changes",
+    "zero_delay_link": "its method on a link without delay",
+    "best_static": "the single best network for the whole session, which only hindsight can select",
+    "oracle": "a network that is trained on each window before the window is scored",
+    "true_load": "its method with the true load of the device in place of the measured one",
+}
+MEASURES: Mapping[str, str] = {
+    "mIoU": "mean intersection over union of the classes",
+    "accuracy": "share of right predictions",
+    "F1": "harmonic mean of precision and recall of the boxes",
+}
 MAX_SENTENCES = 3  # settings described in sentences; the table holds all
 T = TypeVar("T")
 
@@ -36,6 +49,7 @@ class Column:
     title: str
     unit: str = ""
     emphasis: str = ""
+    detail: bool = False  # on the page only, as a terminal has no room for it
 
     @property
     def named(self) -> str:
@@ -52,6 +66,7 @@ class Row:
     bound: str | None
     failed: int  # cells
     texts: Sequence[str]
+    best: bool = False  # of the methods in its setting
 
     @property
     def named(self) -> str:
@@ -107,18 +122,13 @@ def mean(values: Iterable[float]) -> float | None:
 
 
 def score(found: Estimate | None) -> str:
-    """Format a score with three decimals and half of its interval, or a dash."""
-    return DASH if found is None else f"{found.mean:.3f}{half(found)}"
-
-
-def half(found: Estimate, scale: float = 1.0, digits: int = 3) -> str:
-    """Format half of an interval; empty for one value, which has no interval."""
-    return "" if found.low is None else f" ± {scale * (found.mean - found.low):.{digits}f}"
+    """Format a score with the decimals that its interval supports, and half of the interval; or a dash."""
+    return DASH if found is None else f"{found.mean:.{decimals(found)}f}{margin(found)}"
 
 
 def percent(found: Estimate | None) -> str:
     """Format a share in per cent and half of its interval, or a dash."""
-    return DASH if found is None else f"{100 * found.mean:.1f}{half(found, 100, 1)}"
+    return DASH if found is None else f"{100 * found.mean:.{decimals(found, 1, 100)}f}{margin(found, 100, 1)}"
 
 
 def number(value: float | None) -> str:

@@ -7,21 +7,15 @@ from dataclasses import dataclass
 
 from driftlab.platform.results import stats
 from driftlab.platform.results.claims.base import Verdict
+from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import View
-from driftlab.platform.results.figures.plots import live_measure, signed
-from driftlab.platform.results.relations.base import pairs
-from driftlab.platform.results.relations.comparison import Comparison, compare
-from driftlab.platform.results.report.summary.base import DASH, count, half
+from driftlab.platform.results.relations.base import column_of, pairs
+from driftlab.platform.results.relations.comparison import compare, cost_ratios
+from driftlab.platform.results.report.summary.base import DASH, count, score
 from driftlab.platform.results.stats import ComparisonResult, Estimate, verdict
 from driftlab.platform.results.tables.columns import LIVE_SCORE
 
 MARKS: Mapping[ComparisonResult, str] = {"better": "▲", "worse": "▼", "inconclusive": "≈"}
-AGAINST: Mapping[ComparisonResult, str] = {
-    "better": "Better than",
-    "worse": "Worse than",
-    "inconclusive": "Not significantly different from",
-}
-NAMED = 4  # systems listed per verdict; the table holds all
 SHARED = "shares.accuracy"  # compares schedulers if no frame was scored
 
 
@@ -35,20 +29,12 @@ class Gain:
     @property
     def text(self) -> str:
         """Format the difference and half of its interval."""
-        return signed(self.difference.mean, 3) + half(self.difference) if self.difference else DASH
+        return plots.difference(self.difference) if self.difference else DASH
 
     @property
     def mark(self) -> str:
         """Return the verdict with its symbol."""
         return DASH if self.difference is None else f"{MARKS[self.verdict]} {self.verdict}"
-
-
-@dataclass(frozen=True)
-class HeadlineLine:
-    """One line of a headline."""
-
-    mark: str
-    text: str
 
 
 def reference(view: View) -> str | None:
@@ -76,71 +62,72 @@ def by_setting(view: View) -> dict[tuple[str, str], Gain]:
     return found
 
 
-def headline(view: View, verdicts: Sequence[Verdict] = ()) -> list[HeadlineLine]:
-    """Return the main results in a few lines: verdicts against the reference, reproduced claims."""
-    return [*_compared(view), *_claims_line(verdicts)]
+def headline(view: View, *, but: str = "", known: str = "") -> list[str]:
+    """Compare the best method with the reference and with the next method, in at most two sentences.
 
-
-def _compared(view: View) -> list[HeadlineLine]:
+    If another sentence compares the system `known` with the system `but`, one sentence is added that does not.
+    """
     scored = view.runs[LIVE_SCORE].notna().any()
-    if not scored and not view.tables.frame("shares")["accuracy"].notna().any():
-        return []
-    column, name = (LIVE_SCORE, live_measure(view.runs)) if scored else (SHARED, "accuracy of the networks that run")
-    methods = [name for name in view.styles if name in set(view.runs[view.runs["bound"].isna()]["system"])]
-    against = reference(view)
-    if against is None:
-        return _best(view, methods, name) if scored else []
-    compared = [compare(view.tables, name, against, column) for name in methods if name != against]
-    listed = {result: _listed(compared, result) for result in AGAINST}
-    found = [
-        HeadlineLine(MARKS[result], f"{AGAINST[result]} {against}: {text}.") for result, text in listed.items() if text
-    ]
-    return [*found, HeadlineLine("", _basis(view, compared, name))] if found else []
-
-
-def _listed(compared: Sequence[Comparison], result: ComparisonResult) -> str:
-    """List the systems of one verdict by gain, without those that share no seed with the reference."""
-    means = {one.ours: difference.mean for one in compared if (difference := one.rows[-1].difference)}
-    own = sorted(
-        (one for one in compared if one.ours in means and one.verdict == result), key=lambda one: -means[one.ours]
+    column, name = (
+        (LIVE_SCORE, plots.live_measure(view.runs)) if scored else (SHARED, "accuracy of the networks that run")
     )
-    more = [f"{len(own) - NAMED} more"] if len(own) > NAMED else []
-    return ", ".join([*map(_named, own[:NAMED]), *more])
-
-
-def _named(one: Comparison) -> str:
-    """Format a system with its overall gain, and the workloads of the verdict if not all."""
-    places = [row.verdict == one.verdict for row in one.rows[:-1]]
-    part = "" if all(places) or one.verdict == "inconclusive" else f", on {sum(places)} of {len(places)} workloads"
-    return f"{one.ours} ({Gain(one.rows[-1].difference, one.verdict).text}{part})"
-
-
-def _best(view: View, methods: Sequence[str], name: str) -> list[HeadlineLine]:
-    """Compare the two systems with the highest means if the run has no reference."""
-    means = view.runs[view.runs["system"].isin(list(methods))].groupby("system")[LIVE_SCORE].mean().dropna()
-    if len(means) < 2:
+    against, means = reference(view), _means(view, column)
+    ranked = [name for name in means if name not in (against, but)]
+    if not ranked:
         return []
-    first, second = map(str, means.sort_values(ascending=False, kind="stable").index[:2])
-    one = compare(view.tables, first, second)
-    text = f"{first} has the highest mean. {AGAINST[one.verdict]} {second}, the next: {_named(one)}."
-    return [HeadlineLine(MARKS[one.verdict], text), HeadlineLine("", _basis(view, [one], name))]
+    best, *others = ranked
+    ours = f"Of {len(means)} methods, {best} has the highest {name}," if others else f"{best} has a {name} of"
+    found = [f"{ours} {score(means[best])}{_over(view, best, against, column)}."]
+    found += [_next(view, best, others[0], column)] if others else []
+    return found[-1:] if best == known else found[:1] if known else found
 
 
-def _basis(view: View, compared: Sequence[Comparison], name: str) -> str:
-    """Describe the differences: measure, workloads, and seeds of the intervals."""
-    places = count(view.runs["setting"].nunique(), "workload")
-    seeds = max(difference.n for one in compared if (difference := one.rows[-1].difference))
-    interval = "one seed gives no interval" if seeds == 1 else f"± is half of the 95 % interval over {seeds} seeds"
-    return f"Differences in {name}, averaged over {places}; {interval}."
+def _means(view: View, column: str) -> dict[str, Estimate]:
+    """Average a column by method over seeds, the highest first; bounds are left out."""
+    table, column = column_of(column)
+    runs = view.runs[view.runs["bound"].isna()]
+    rows = runs if table == "runs" else view.tables.frame(table).merge(runs[["cell", "system", "seed"]], on="cell")
+    found = {name: stats.mean(stats.over_seeds(own.set_index("seed")[column])) for name, own in rows.groupby("system")}
+    return dict(sorted(((str(name), one) for name, one in found.items() if one), key=lambda item: -item[1].mean))
 
 
-def _claims_line(verdicts: Sequence[Verdict]) -> list[HeadlineLine]:
-    """Count the reproduced claims, and list those that were not."""
+def _over(view: View, best: str, against: str | None, column: str) -> str:
+    """Format the difference from the reference; empty without one."""
+    if against is None or (found := compare(view.tables, best, against, column).rows[-1]).difference is None:
+        return ""
+    if found.verdict == "inconclusive":
+        return f"; this run shows no difference from {against} ({plots.difference(found.difference)})"
+    distance = plots.difference(found.difference)[1:]  # without the sign
+    return f", which is {distance} {'above' if found.verdict == 'better' else 'below'} {against}"
+
+
+def _next(view: View, best: str, other: str, column: str) -> str:
+    """Compare the best method with the next one, with the ratios of their costs."""
+    found = compare(view.tables, best, other, column).rows[-1]
+    if found.difference is None:
+        return f"Next is {other}; no seed was completed with both."
+    ratios = cost_ratios(view.runs, best, other)
+    costs = " and ".join(f"{plots.factor(ratio)} the {name}" for name, ratio in ratios.items())
+    text = f"{plots.difference(found.difference)}{f', for {costs}' if costs else ''}"
+    if found.verdict == "inconclusive":
+        return f"This run shows no difference between {best} and {other} ({text})."
+    return f"Next is {other}: {best} is {found.verdict} ({text})."
+
+
+def basis(view: View) -> str:
+    """Describe the intervals of the sentences: seeds and workloads."""
+    seeds, places = view.runs["seed"].nunique(), view.runs["setting"].nunique()
+    over = f", averaged over {places} workloads" if places > 1 else ""
+    return (
+        f"± is half of a 95 % interval over {seeds} paired seeds{over}." if seeds > 1 else "One seed has no interval."
+    )
+
+
+def claims_line(verdicts: Sequence[Verdict]) -> str:
+    """Count the reproduced claims, and list those that were not; empty if none was tested."""
     reproduced = [verdict.claim.id for verdict in verdicts if verdict.result == "reproduced"]
     failed = [verdict.claim.id for verdict in verdicts if verdict.result == "not reproduced"]
     if not reproduced and not failed:
-        return []
+        return ""
     text = f"{len(reproduced)} of {count(len(reproduced) + len(failed), 'claim')} reproduced"
-    return [
-        HeadlineLine("✓" if not failed else "✗", text + (f"; not reproduced: {', '.join(failed)}." if failed else "."))
-    ]
+    return text + (f"; not reproduced: {', '.join(failed)}." if failed else ".")

@@ -65,7 +65,10 @@ def show(view: View) -> Part | None:
     grace_s = view.tables.run.spec.get("grace_s")
     grace = "one frame interval" if grace_s is None else f"{grace_s:g} s"
     note = NOTE.format(measures, reference(view) or "no adaptation", grace) + _same_bound(runs)
-    return Part(_columns(measure(runs)), list(map(_row, found)), (), note, _opinions(runs))
+    means = {(line.setting, line.system): line.live.mean for line in found if line.bound is None and line.live}
+    best = {setting: max(mean for (place, _), mean in means.items() if place == setting) for setting, _ in means}
+    rows = [_row(line, best=means.get((line.setting, line.system), -1.0) == best.get(line.setting)) for line in found]
+    return Part(_columns(measure(runs)), rows, (), note, _opinions(runs))
 
 
 def _opinions(runs: pd.DataFrame) -> list[str]:
@@ -113,8 +116,8 @@ def _columns(score_name: str) -> list[Column]:
     return [
         Column(f"live {score_name}", emphasis="strong"),
         Column("gain"),
-        Column("verdict"),
-        Column(score_name),
+        Column("verdict", detail=True),
+        Column(score_name, detail=True),
         Column("n", emphasis="quiet"),
         Column("up", "kbit/s"),
         Column("down", "kbit/s"),
@@ -123,7 +126,7 @@ def _columns(score_name: str) -> list[Column]:
     ]
 
 
-def _row(line: ScoreLine) -> Row:
+def _row(line: ScoreLine, *, best: bool) -> Row:
     texts = [
         score(line.live),
         *((line.gain.text, line.gain.mark) if line.gain else (DASH, DASH)),
@@ -131,4 +134,4 @@ def _row(line: ScoreLine) -> Row:
         str(line.live.n if line.live else 0),
         *map(number, (line.uplink_kbps, line.downlink_kbps, line.energy_j, line.updates)),
     ]
-    return Row(line.setting, line.system, line.bound, line.failed, texts)
+    return Row(line.setting, line.system, line.bound, line.failed, texts, best)

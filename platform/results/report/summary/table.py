@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from driftlab.platform.results.claims.base import Verdict
 from driftlab.platform.results.figures.base import View
 from driftlab.platform.results.isolation import attempt
 from driftlab.platform.results.relations.tuned import how_chosen
 from driftlab.platform.results.report.summary import scores, sharing
 from driftlab.platform.results.report.summary.base import Kind, Part, cells, count, failed
-from driftlab.platform.results.report.summary.gains import HeadlineLine, headline
+from driftlab.platform.results.report.summary.gains import basis, headline
 
 OFFLINE = ("local", "on_device")  # streaming members that send nothing by design
 UNSENT_HINT = "A session may end before the first upload, or a rule never triggers: compare their periods."
@@ -23,40 +22,35 @@ KINDS: Sequence[Kind] = (scores.show, sharing.show)
 class Summary:
     """Headline, sentences and tables of a run."""
 
-    findings: Sequence[HeadlineLine]
+    findings: Sequence[str]
     sentences: Sequence[str]
     parts: Sequence[Part]
-    warnings: Sequence[str] = ()  # parts that failed and unused links, printed in the terminal too
+    warnings: Sequence[str] = ()  # parts that failed and unused links
 
 
-def summarise(view: View, verdicts: Sequence[Verdict] = ()) -> Summary:
+def summarise(view: View) -> Summary:
     """Return the summary of a run with every part that has data."""
     faults = list[str]()
     found = [
         attempt(f"The table of {kind.__module__.rpartition('.')[2]}", partial(kind, view), faults) for kind in KINDS
     ]
     parts = [part for part in found if part is not None]
-    findings = attempt("The headline", lambda: headline(view, verdicts), faults) or ()
+    findings = attempt("The headline", lambda: headline(view), faults) or ()
     sentences = [sentence for part in parts for sentence in (*part.sentences, *part.warnings)]
-    silent = [*(f"{fault}." for fault in faults), *unsent(view)]
-    return Summary(findings, [_run_size(view), *how_chosen(view.tables), *silent, *sentences], parts, silent)
+    about = [*([basis(view)] if findings else []), _run_size(view), *how_chosen(view.tables), *sentences]
+    return Summary(findings, about, parts, [*(f"{fault}." for fault in faults), *unsent(view)])
 
 
 def unsent(view: View) -> list[str]:
-    """Return warnings if the run, or some of its methods, sent no bytes."""
+    """Return a warning if methods that use a link sent no bytes."""
     runs = view.runs.dropna(subset=["uplink_bytes", "downlink_bytes"])
     if runs.empty:
         return []
     sent = (runs["uplink_bytes"] + runs["downlink_bytes"]).groupby(runs["system"]).sum()
     names = runs["streaming"].str.split("(").str[0]  # without parameters
-    senders = set(runs[~names.isin(OFFLINE) & names.notna()]["system"])
+    senders = set(runs[~names.isin(OFFLINE) & names.notna() & runs["bound"].isna()]["system"])
     silent = [name for name in view.styles if name in senders and sent.get(name) == 0]
-    if not sent.any():
-        cause = "" if silent else " No system of this run uses a link."
-        found = [f"Nothing was sent in this run.{cause}"]
-    else:
-        found = []
-    return found + ([f"No bytes were sent by {', '.join(silent)}. {UNSENT_HINT}"] if silent else [])
+    return [f"No bytes were sent by {', '.join(silent)}. {UNSENT_HINT}"] if silent else []
 
 
 def _run_size(view: View) -> str:

@@ -1,0 +1,114 @@
+"""Draw a picture of every figure from stored runs, and write the page that shows how to read them.
+
+    python docs/media/figures.py RUN [RUN …]
+
+A figure is drawn from the first run that has data for it; the others are listed at the end and keep their pictures.
+"""
+
+from __future__ import annotations
+
+import html
+import itertools
+import re
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from driftlab.platform.core.files import write_atomically
+from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, view_of
+from driftlab.platform.results.figures.plots import Style
+from driftlab.platform.results.figures.searches import SEARCH_FIGURES
+from driftlab.platform.results.figures.svg import VARIABLES, panel
+from driftlab.platform.results.figures.table import FIGURES
+from driftlab.platform.results.relations.searches import SearchResults, is_search
+from driftlab.platform.results.report.page import TEMPLATES, dashes
+from driftlab.platform.results.tables.read import open_run
+
+DOCS = Path(__file__).resolve().parents[1]
+FOLDER = DOCS / "media" / "figures"
+HEAD = """# Figures
+
+Every figure that a report can show, with one sentence on how to read it. A report shows those that the run has data
+for; `python docs/media/figures.py RUN` draws the pictures of this page again from stored runs.
+"""
+ROW, LETTER, GAP = 22, 6.0, 18  # pixels of a table
+LEAST = 372  # pixels of its width
+WIDTH = 125  # characters of a line of the page
+MOST_ROWS, MOST_COLUMNS = 8, 5  # of a table that is a picture
+NAMES = 6  # in a legend
+
+
+def main(runs: Iterable[str]) -> None:
+    """Draw every figure that one of these runs has, and write the page."""
+    shown: dict[str, FigureContent] = {}
+    for run in map(open_run, runs):
+        search = is_search(run)
+        data: Any = SearchResults(run) if search else view_of(run)
+        for figure in SEARCH_FIGURES if search else FIGURES:
+            found = None if figure.name in shown else figure.show(data)
+            if found is not None and (found.panels or found.grids):
+                shown[figure.name] = found
+                write_atomically(FOLDER / f"{figure.name}.svg", _picture(figure, found))
+    parts = [_section(figure, shown.get(figure.name)) for figure in (*FIGURES, *SEARCH_FIGURES)]
+    write_atomically(DOCS / "figures.md", "\n".join([HEAD, *parts]))
+    absent = [figure.name for figure in (*FIGURES, *SEARCH_FIGURES) if figure.name not in shown]
+    sys.stdout.write(f"No run has data for: {', '.join(absent) or 'none'}\n")
+
+
+def _section(figure: Figure, shown: FigureContent | None) -> str:
+    """Return the part of the page about one figure: the first sentence of its note, and its picture."""
+    note = shown.note if shown else getattr(sys.modules[figure.show.__module__], "NOTE", "")
+    sentence = re.sub(r"(?<![\w`])\d[\d.]*(?: %)?", r"`\g<0>`", note.partition(". ")[0].rstrip("."))
+    there = (FOLDER / f"{figure.name}.svg").is_file()
+    picture = f"![{figure.title}](media/figures/{figure.name}.svg)\n" if there else "No picture: it needs a long run.\n"
+    return f"## {figure.title}\n\n{textwrap.fill(f'{sentence}.', WIDTH)}\n\n{picture}"
+
+
+def _picture(figure: Figure, shown: FigureContent) -> str:
+    """Draw the first panel with its legend, or the first table, in light or dark colours."""
+    styles = (TEMPLATES / "report.css").read_text(encoding="utf-8").partition("* { box-sizing")[0]
+    if shown.panels:
+        part = shown.panels[0]
+        inner = panel(figure.name, figure.title, part.draw, part.height, part.width)
+        width, height = (float(number) for number in inner.partition('viewBox="0 0 ')[2].partition('"')[0].split())
+        legend = dict(list((part.legend or shown.legend).items())[:NAMES])
+        body = f'<svg y="{18 * -(-len(legend) // 3)}" width="{width}" height="{height}"{inner[4:]}' + _legend(
+            legend, width
+        )
+        height += 18 * -(-len(legend) // 3)
+    else:
+        body, width, height = _table(shown.grids[0])
+    font = "text { font: 10px sans-serif; fill: var(--ink); }"
+    size = f'width="{1.4 * width:.0f}" height="{1.4 * height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{styles}{font}</style>{body}</svg>\n'
+
+
+def _legend(styles: Mapping[str, Style], width: float) -> str:
+    rows = (
+        f'<g transform="translate({8 + place % 3 * width / 3:.0f} {18 * (place // 3) + 10})">'
+        f'<line x2="16" y1="-3" y2="-3" stroke="{VARIABLES[style.colour]}" stroke-width="3" '
+        f'stroke-dasharray="{dashes(style)}"/><text x="21">{html.escape(name)}</text></g>'
+        for place, (name, style) in enumerate(styles.items())
+    )
+    return "".join(rows)
+
+
+def _table(grid: Grid) -> tuple[str, float, float]:
+    """Draw the first rows and columns of a table; return the elements and their size."""
+    rows = [[grid.title, *grid.columns], *([name, *(one.text for one in row)] for name, row in grid.rows.items())]
+    rows = [row[: MOST_COLUMNS + 1] for row in rows[: MOST_ROWS + 1]]
+    widths = [LETTER * max(map(len, column)) + GAP for column in zip(*rows, strict=True)]
+    ends = list(itertools.accumulate(widths))
+    cells = [
+        f'<text x="{ends[k] - GAP if k else 4}" y="{ROW * (line + 1) - 7}" '
+        f'text-anchor="{"end" if k else "start"}">{html.escape(text)}</text>'
+        for line, row in enumerate(rows)
+        for k, text in enumerate(row)
+    ]
+    return "".join(cells), max(ends[-1], LEAST), ROW * len(rows)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

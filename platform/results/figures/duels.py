@@ -1,0 +1,47 @@
+"""Differences and cost ratios of every pair of methods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from driftlab.platform.results import stats
+from driftlab.platform.results.figures import plots
+from driftlab.platform.results.figures.base import NO_CELL, Figure, FigureContent, Grid, GridCell, View
+from driftlab.platform.results.relations.base import CELL
+from driftlab.platform.results.relations.comparison import cost_ratios
+from driftlab.platform.results.tables.columns import LIVE_SCORE
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NOTE = (
+    "The method of the row minus that of the column, in {}: mean difference over paired seeds ± half of its 95 % CI, "
+    "over all workloads that both ran. Bold: the interval excludes 0, so the row is better. Otherwise the run shows "
+    "no difference, and the cheaper one is the better choice. Below: cost of the row "
+    "as a multiple of the column's. Methods are sorted by score; bounds are left out."
+)
+
+
+def show(view: View) -> FigureContent | None:
+    """Compare at least two methods that have scores in the same cells."""
+    runs = view.runs[view.runs["bound"].isna()].dropna(subset=[LIVE_SCORE])
+    means = runs.astype({LIVE_SCORE: float}).groupby("system")[LIVE_SCORE].mean()
+    order = list(means.sort_values(ascending=False, kind="stable").index)
+    if len(order) < 2:
+        return None
+    rows = {
+        ours: [NO_CELL if place <= k else _pair(runs, ours, theirs) for place, theirs in enumerate(order) if place]
+        for k, ours in enumerate(order[:-1])
+    }
+    return FigureContent(NOTE.format(plots.live_measure(view.runs)), grids=[Grid("row − column", order[1:], rows)])
+
+
+def _pair(runs: pd.DataFrame, ours: str, theirs: str) -> GridCell:
+    difference = stats.paired_difference(stats.pairs(runs, ours, theirs, LIVE_SCORE, CELL, "system"))
+    if difference is None:
+        return NO_CELL
+    costs = ", ".join(f"{plots.factor(ratio)} {name}" for name, ratio in cost_ratios(runs, ours, theirs).items())
+    return GridCell(plots.difference(difference), costs, stats.verdict(difference) == "better")
+
+
+FIGURE = Figure("duels", "Method against method", show)
