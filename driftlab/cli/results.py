@@ -29,6 +29,14 @@ def report(
         Path | None,
         typer.Option(help="Another run to compare with, such as a simulation and a device.", show_default=False),
     ] = None,
+    paper: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TABLE",
+            help="Print a table of a paper cell by cell instead, such as ams-table1; a wrong name lists all.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write report.html, a self-contained file with plots, and report.md from a run's tables."""
@@ -36,6 +44,9 @@ def report(
     from driftlab.platform.results.tables.integrity import warnings_of
     from driftlab.platform.results.tables.read import open_run
 
+    if paper is not None:
+        _print_paper_table(run, paper, as_json)
+        return
     path = write_report(run, compare_to)
     for warning in warnings_of(open_run(run)):
         print_note(warning)
@@ -43,6 +54,21 @@ def report(
         print_json({"report": path})
     else:
         say(str(path))
+
+
+def _print_paper_table(run: Path, name: str, as_json: bool) -> None:
+    """Print a table of a paper with the values of a run."""
+    from driftlab.platform.results.claims import base, cells
+    from driftlab.platform.results.tables.read import Tables, open_run
+
+    table, opened = cells.table_of(name), open_run(run)
+    verdicts = cells.compare(table, Tables(opened))
+    if as_json:
+        print_json({"run": run, "table": name, "source": table.source, "cells": base.as_records(verdicts)})
+        return
+    print_note(f"{table.source}: {table.title}")
+    print_table(cells.COLUMNS, cells.as_rows(verdicts), whole=("paper", "ours"))
+    print_note(", ".join(f"{count} {word}" for word, count in base.count_results(verdicts).items()))
 
 
 def board(
@@ -72,13 +98,16 @@ def claims(
     ] = None,
     as_json: Json = False,
     record: Annotated[
-        bool, typer.Option("--record", help="Add the measured claims of a finished run to evidence/ledger.jsonl.")
+        bool,
+        typer.Option(
+            "--record", help="Add the claims and cells that a finished run measures to evidence/ledger.jsonl."
+        ),
     ] = False,
 ) -> None:
     """Test every claim on a run's tables: reproduced, not reproduced, or not testable here."""
     from driftlab.platform.lab.evidence import check_evidence
-    from driftlab.platform.results.claims import base, ledger
-    from driftlab.platform.results.tables.read import newest_run, open_run
+    from driftlab.platform.results.claims import base, cells, ledger
+    from driftlab.platform.results.tables.read import Tables, newest_run, open_run
 
     folder = run or newest_run()
     opened = open_run(folder)
@@ -104,6 +133,7 @@ def claims(
         print_table((base.NO_RUN, "why"), base.untestable_by_reason(never).items())
         print_note(", ".join(f"{count} {word}" for word, count in base.count_results(verdicts).items()))
     if record:
+        verdicts += [one for _, found in cells.compared_with(Tables(opened)) for one in found]
         added = ledger.append(ledger.LEDGER, ledger.lines_of(opened, verdicts, ledger.Digests()))
         print_note(f"Added {added} lines to {ledger.LEDGER}")
 

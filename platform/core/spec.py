@@ -194,11 +194,14 @@ class StudentPart(StrictPart):
 class ServerPart(StrictPart):
     """The machine that labels and trains; null times are computed from its profile.
 
-    `label_s` is that of a large teacher, for which the oracle stands; `step_s` is for servers that were measured.
+    Its `order` is that of training rounds without a scheduling member: by arrival, each to its end, or round robin in
+    turns so short that all waiting rounds progress equally. `label_s` is that of a large teacher, for which the oracle
+    stands; `step_s` is for servers that were measured.
     """
 
     hardware: str = "server-v100"
     gpus: Gpus = 1
+    order: Literal["arrival", "round_robin"] = "arrival"
     label_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = 0.2
     step_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 

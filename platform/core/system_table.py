@@ -60,6 +60,20 @@ _TABLE: Mapping[str, str | _Row] = {
     "ams": (
         "AMS (ICCV 2021): server-side distillation; streams sparse updates (5 % of the weights) at an adaptive rate."
     ),
+    "ams-printed": _Row(
+        "AMS (ICCV 2021) with controllers as printed: Eq. 1 without saturation, Eq. 2 on the last rate every 10 s.",
+        {
+            **TAUGHT,
+            "streaming": {
+                "name": "ams",
+                "control": "linear",
+                "slowdown_rates": 1,
+                "interval_step_s": 2.0,
+                "max_interval": None,
+                "atr_step_s": 10.0,
+            },
+        },
+    ),
     "adabn": "AdaBN (arXiv 2016): batch-norm statistics follow the target domain by a moving average; on the stream.",
     "onda": "ONDA (IROS 2018): moving average of batch-norm statistics, every 10 frames; on the stream.",
     "tent": "Tent (ICLR 2021): minimises prediction entropy over batch-norm scales and shifts; on the stream.",

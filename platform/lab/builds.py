@@ -214,6 +214,7 @@ def _setup(
         snapshots=experiment.snapshots,
         apps=apps,
         server=server,
+        server_order=part.order,
         run_networks=asked.workload.run_networks,
         domain_oracle=asked.workload.domain_labels == "oracle",
         domains_detected=asked.workload.domain_labels == "detected",

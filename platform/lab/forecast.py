@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from driftlab.platform.adaptation.base import Adaptation, Phase
 from driftlab.platform.core.limits import time_limit
+from driftlab.platform.core.parameters import parameters_of
 from driftlab.platform.core.records import Stored
+from driftlab.platform.core.registry import Member
 from driftlab.platform.core.systems import System
 from driftlab.platform.lab.builds import recipes_of
 from driftlab.platform.lab.cells import app_specs_of, points_of
@@ -28,7 +30,9 @@ from driftlab.platform.streaming.base import Seen, StreamFacts, Streaming
 
 FORWARD_SHARE = 0.3  # duration of a forward pass / duration of a training step
 WINDOW_S = 2e-3  # duration of one scheduling decision where no network runs
-FAMILY_S = 30.0  # to build the network family of a scaling member, in addition to pre-training
+FAMILY_S = 5.0  # to rank, cut and test the networks of a family
+EPOCH_FRAMES = 4000  # of the labelled sets that most families are trained on
+WIDTH = 0.5  # mean work of a family's networks relative to the whole one
 PLANS_S = 2.0  # limit for the plans of one system: a plug-in may never return
 MAX_ROUNDS = 10_000  # of one plan
 START_S, CELL_S = 8.0, 0.5  # start of Ray and its workers; overhead per cell
@@ -141,7 +145,7 @@ def forecast(experiment: Experiment) -> Forecast:
         )
     recipes = list(recipes_of(experiment).values())
     missing = [recipe for recipe in recipes if not is_kept(recipe)]
-    return Forecast(frames, cells_s, len(missing), len(recipes) - len(missing), sum(map(_building_s, missing)))
+    return Forecast(frames, cells_s, len(missing), len(recipes) - len(missing), _building_s(missing))
 
 
 def slowness() -> float:
@@ -202,7 +206,20 @@ def _passes(adaptation: Adaptation, phase: Phase, frames: int) -> float:
     return back + FORWARD_SHARE * max(0, sum(work.forward) - back)
 
 
-def _building_s(recipe: FamilyRecipe) -> float:
-    network = recipe.network
-    own = FAMILY_S if recipe.scaling.make().needs_data else 0.0
-    return network.steps * network.batch * network.height * network.width * STEP_PX_S + own
+def _building_s(missing: Sequence[FamilyRecipe]) -> float:
+    """Estimate the time to build families, and once each network from which they begin."""
+    alone = {replace(recipe, scaling=Member("scaling", "fixed")) for recipe in missing}
+    networks = [recipe.network for recipe in alone if not is_kept(recipe)]
+    pixels = sum(one.steps * one.batch * one.height * one.width for one in networks)
+    return pixels * STEP_PX_S + sum(_family_s(recipe) for recipe in missing)
+
+
+def _family_s(recipe: FamilyRecipe) -> float:
+    """Estimate the time to build a family from its network, by the epochs that its member trains."""
+    member, network = recipe.scaling.make(), recipe.network
+    if not member.needs_data:
+        return 0.0
+    units = parameters_of(type(member))
+    epochs: int = sum(getattr(member, name) for name, one in units.items() if one.unit == "epochs")
+    sizes = len(getattr(member, "keep_ratios", (1.0,)))
+    return FAMILY_S + WIDTH * sizes * epochs * EPOCH_FRAMES * network.height * network.width * STEP_PX_S

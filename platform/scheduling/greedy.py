@@ -128,7 +128,12 @@ def _best_block(lowest: Floats, have: int, counts: Ints) -> tuple[float, int]:
     return float(per_unit[best]), best + 1
 
 
-# The rule of MinMaxCost (Eq. 4).
+# Rules of MinMaxCost (Eq. 4).
+
+
+def highest_literal(walk: GreedyAllocation) -> Step | None:
+    """Allocate one unit to the highest cost, even if no number of units lowers it: as the text says."""
+    return int(costs_of(walk.choices, UnitPlan(walk.networks, walk.units)).argmax()), 1
 
 
 def highest(walk: GreedyAllocation) -> Step | None:
@@ -145,6 +150,7 @@ RULES: Mapping[str, Callable[[GreedyAllocation], Step | None]] = {
     "literal": literal,
     "lookahead": lookahead,
     "highest": highest,
+    "highest_literal": highest_literal,
 }
 
 

@@ -45,7 +45,7 @@ class NestDnn(Scheduling):
     objective: LoweredCost = "total"
     method: Annotated[
         Literal["lookahead", "steepest", "literal", "priced"],
-        Means("rule that lowers the total cost; the highest cost has a single rule"),
+        Means("rule that lowers the total cost; for the highest cost only literal differs from the others"),
     ] = "priced"
     alpha: LatenessWeight = 0.1
     units: MachineUnits = 100
@@ -85,11 +85,12 @@ class NestDnn(Scheduling):
 
     def _minimise(self, choices: Choices, start: UnitPlan) -> tuple[UnitPlan, UnitPlan]:
         """Allocate the units by the objective's rule; also return the plan at the `kept` share of units."""
-        unfinished = start
-        for walk in allocate_units(choices, "highest" if self.objective == "max" else self.method, start):
+        unfinished, literal = start, self.method == "literal"
+        rule = self.method if self.objective == "total" else "highest_literal" if literal else "highest"
+        for walk in allocate_units(choices, rule, start):
             if self.units - walk.left <= self.cached_share * self.units:
                 unfinished = walk.plan
-        if self.objective == "max":  # MinMaxCost, Eq. 4
+        if self.objective == "max" and not literal:  # MinMaxCost, Eq. 4
             return levelled(choices, walk.plan), unfinished
         if self.method == "lookahead":  # MinTotalCost, Eq. 3
             return exchange_alike(choices, exchange(choices, walk.plan)), unfinished

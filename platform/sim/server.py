@@ -1,4 +1,4 @@
-"""The server's GPUs: rounds run in order of arrival, or under a scheduling member by expected gain.
+"""The server's GPUs: rounds run by arrival, in short turns, or under a scheduling member by gain.
 
 The first round of an application gets a fair share, since no gain is measured yet. A later round is expected to take
 as long as the previous one, and to gain as much in proportion to the time since that one ended; the deviation of the
@@ -15,7 +15,7 @@ from driftlab.platform.core.records import Share, TaskCost, Variant
 from driftlab.platform.scheduling.base import Demand, Reason, SchedulerInput, TrainingOffer
 from driftlab.platform.scheduling.gain_model import positive_part
 from driftlab.platform.sim.app import AppSim
-from driftlab.platform.world.processor import Processor, ProcessorTask, accelerator_share, first_come
+from driftlab.platform.world.processor import Processor, ProcessorTask, accelerator_share, first_come, round_robin
 
 if TYPE_CHECKING:
     from driftlab.platform.sim.runner import Runner
@@ -29,7 +29,8 @@ class ServerSim:
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
-        policy = self.shares if runner.measures_gain else first_come(runner.cell.gpus)
+        usual = {"arrival": first_come, "round_robin": round_robin}[runner.setup.server_order]
+        policy = self.shares if runner.measures_gain else usual(runner.cell.gpus)
         self.processor = Processor(runner.clock, policy, capacity=runner.cell.gpus)
         self.state: Any = None  # returned by the scheduler
 

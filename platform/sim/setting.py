@@ -282,6 +282,7 @@ class WorkloadSetup:
     training_batch_limit_s: float = 60.0  # isolated, of one training batch on the stream
     member_limit_s: float = 600.0  # of this host's time, for one call of a member
     run_networks: bool = True  # whether applications run their networks, or only get shares
+    server_order: Literal["arrival", "round_robin"] = "arrival"  # of training rounds without a scheduling member
     torch_device: str = "cpu"
     tuned: Mapping[str, str] = field(default_factory=dict)  # by system: which search its settings come from
 

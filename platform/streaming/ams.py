@@ -10,6 +10,7 @@ suits streams of some minutes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
@@ -29,7 +30,14 @@ from driftlab.platform.streaming.base import (
     Wire,
     choose_times,
 )
-from driftlab.platform.streaming.rates import Mode, Rates, SamplingControl, TrainingControl, update_rates
+from driftlab.platform.streaming.rates import (
+    MAX_STRETCH,
+    Mode,
+    Rates,
+    SamplingControl,
+    TrainingControl,
+    update_rates,
+)
 from driftlab.platform.streaming.wire.samples import codec_faults
 
 MIN_RELIEF = 0.2  # share of its rate that a device keeps in one update, however late the server is
@@ -48,13 +56,27 @@ class Ams(Streaming):
     min_fps: Annotated[float, Gt(0), Means("lowest sampling rate", "frames/s")] = 0.1
     max_fps: Annotated[float, Gt(0), Means("highest sampling rate", "frames/s")] = 1.0
     initial_fps: Annotated[
-        float | None, Gt(0), Means("first sampling rate; none: max_fps, as in the paper", "frames/s")
+        float | None, Gt(0), Means("first sampling rate; none: max_fps (the paper gives none)", "frames/s")
     ] = None
     control: Annotated[
         Literal["tanh", "linear", "scaled", "fixed"],
         Means("control law of the adaptive sampling rate; fixed: no control"),
     ] = "tanh"
+    phi_target: Annotated[float, Ge(0), Le(1), Means("φ-score at which the sampling rate is constant")] = 0.4
+    rate_gain: Annotated[
+        float, Gt(0), Means("change of the sampling rate per unit of φ-score, η_r", "max_fps; with scaled: the rate")
+    ] = 4.0
+    max_rate_step: Annotated[float, Gt(0), Means("largest change of the rate in one round (tanh)", "max_fps")] = 0.2
     adaptive_training: Annotated[bool, Means("whether the training interval adapts too (ATR)")] = True
+    slowdown_below: Annotated[float, Ge(0), Means("mean rate below which the interval grows, γ0", "max_fps")] = 0.25
+    slowdown_until: Annotated[float, Ge(0), Means("mean rate above which it is reset, γ1", "max_fps")] = 0.35
+    slowdown_rates: Annotated[int, Ge(1), Means("number of last rates in this mean; 1 as in the paper")] = 5
+    interval_step_s: Annotated[
+        float | None, Gt(0), Means("growth of the interval in one step, Δ; none: a fifth of interval_s", "s")
+    ] = None
+    max_interval: Annotated[
+        float | None, Ge(1), Means("longest interval; none: no end, as in the paper", "interval_s")
+    ] = MAX_STRETCH
     atr_step_s: Annotated[
         float | None, Gt(0), Means("time between two steps of the training interval; none: one per upload", "s")
     ] = None
@@ -91,7 +113,9 @@ class Ams(Streaming):
             yield f"'initial_fps' is {self.initial_fps}, must be in {bounds}"
 
     def _control_faults(self) -> Iterator[str]:
-        """List parameters that have no effect with this control."""
+        """List parameters that have no effect with this control, and thresholds in the wrong order."""
+        if self.slowdown_until < self.slowdown_below:
+            yield f"'slowdown_until' is {self.slowdown_until}, must be at least slowdown_below = {self.slowdown_below}"
         if self.patience is not None and self.control == "fixed":
             yield f"'patience' is {self.patience}, must be none with control = fixed"
         if self.atr_step_s is not None and (self.control == "fixed" or not self.adaptive_training):
@@ -122,18 +146,28 @@ class Ams(Streaming):
 
     def _sampling_control(self, mode: Mode) -> SamplingControl:
         """Scale ASR's steps by r_max: a stream at twice the speed and twice the rates is controlled alike."""
-        control = SamplingControl(mode, min_fps=self.min_fps, max_fps=self.max_fps)
-        if mode == "scaled":  # its gain is per frame/s already
-            return control
-        return replace(
-            control, gain_fps=control.gain_fps * self.max_fps, max_step_fps=control.max_step_fps * self.max_fps
+        unit_fps = 1.0 if mode == "scaled" else self.max_fps  # the gain of `scaled` is per frame/s already
+        return SamplingControl(
+            mode,
+            phi_target=self.phi_target,
+            gain_fps=self.rate_gain * unit_fps,
+            max_step_fps=self.max_rate_step * unit_fps,
+            min_fps=self.min_fps,
+            max_fps=self.max_fps,
         )
 
     def _training_control(self) -> TrainingControl:
-        """Scale ATR's step by τ_min; without `adaptive_training` the interval stays at τ_min."""
-        control = TrainingControl() if self.adaptive_training else TrainingControl(max_stretch=1.0)
-        step_s = control.step_s * self.interval_s / control.min_interval_s
-        return replace(control, min_interval_s=self.interval_s, step_s=step_s, period_s=self.atr_step_s)
+        """Scale ATR's step by τ_min unless it is set; without `adaptive_training` the interval stays at τ_min."""
+        longest = math.inf if self.max_interval is None else self.max_interval
+        return TrainingControl(
+            min_interval_s=self.interval_s,
+            max_stretch=longest if self.adaptive_training else 1.0,
+            step_s=self.interval_s / 5 if self.interval_step_s is None else self.interval_step_s,
+            slowdown_below=self.slowdown_below,
+            slowdown_until=self.slowdown_until,
+            window=self.slowdown_rates,
+            period_s=self.atr_step_s,
+        )
 
     def _relief(self, late_s: float) -> float:
         """Return the share of its rate that a device keeps: lower the later its samples are trained on."""

@@ -87,6 +87,15 @@ def first_come(count: int) -> Policy:
     return shares
 
 
+def round_robin(count: int) -> Policy:
+    """Return a policy of short turns: all tasks get equal shares of `count` processors, at most one each."""
+
+    def shares(processor: Processor, reason: str) -> Mapping[str, Share]:
+        return dict.fromkeys(processor.tasks, min(1.0, count / max(1, len(processor.tasks))))
+
+    return shares
+
+
 @dataclass(eq=False)
 class ProcessorTask:
     """A task on a processor, from its entry to its exit."""

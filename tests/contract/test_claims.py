@@ -34,7 +34,7 @@ def test_a_claim_is_a_statistic_of_a_relation_or_says_why_no_run_can_judge_it(na
         return
     rows = relation(claim.of["relation"])
     inspect.signature(rows).bind(None, *claim.of.get("systems", ()), **claim.of.get("where", {}))
-    assert claim.of.keys() <= {"relation", "systems", "where"}
+    assert claim.of.keys() <= {"relation", "systems", "where", "take", "at"}
     statistic, options = statistic_of(claim)
     inspect.signature(STATISTICS[statistic]).bind(None, **options)
 

@@ -140,3 +140,62 @@ class TestRates:
         found = measured(ask("RATE-1", self.tables(*streams)))
         assert found.value == pytest.approx(0.01 - 0.1, abs=0.003)
         assert word("RATE-1", self.tables(*streams)) == "reproduced"
+
+
+class TestResets:
+    """A change is a rate above the threshold during a lengthened interval; its delay ends with the reset."""
+
+    def delays(self, *rounds: tuple[float, float, float], system: str = "ams") -> list[float]:
+        """Return the delays of a stream with rounds of these times, rates and intervals."""
+        run = run_row(system, 0)
+        place = {"cell": run["cell"], "device": "d", "app": "a"}
+        updates = [
+            {**place, "label_start_s": time_s, "rate_fps": fps, "interval_s": interval_s}
+            for time_s, fps, interval_s in rounds
+        ]
+        found = rates.resets(Made({"systems": ["ams"]}, runs=[run], updates=updates))
+        return found["delay_s"].tolist()
+
+    def test_a_delay_lasts_from_the_buffer_that_raised_the_rate_to_the_shortest_interval(self):
+        calm = [(10.0, 0.1, 10.0), (20.0, 0.1, 12.0), (32.0, 0.1, 14.0)]
+        assert self.delays(*calm, (46.0, 0.5, 10.0)) == [14.0]
+        assert self.delays(*calm, (46.0, 0.5, 16.0), (62.0, 0.5, 18.0), (80.0, 0.5, 10.0)) == [48.0]
+
+    def test_a_change_without_a_reset_lasts_until_it_is_over_or_the_last_round(self):
+        calm = [(20.0, 0.1, 12.0), (32.0, 0.1, 14.0)]
+        assert self.delays(*calm, (46.0, 0.5, 16.0), (62.0, 0.1, 18.0), (80.0, 0.1, 20.0)) == [30.0]
+        assert self.delays(*calm, (46.0, 0.5, 16.0), (62.0, 0.4, 18.0)) == [30.0]
+
+    def test_a_rate_between_the_thresholds_and_one_at_the_shortest_interval_are_no_change(self):
+        assert self.delays((20.0, 0.1, 12.0), (32.0, 0.3, 14.0), (46.0, 0.3, 16.0)) == []
+        assert self.delays((10.0, 1.0, 10.0), (20.0, 0.9, 10.0)) == []
+
+    def test_the_shorter_delay_wins_over_seeds(self):
+        runs, updates = [], []
+        for system, late_s in (("last", 0.0), ("mean", 20.0)):
+            for seed in SEEDS:
+                runs.append(run_row(system, seed))
+                place = {"cell": runs[-1]["cell"], "device": "d", "app": "a"}
+                after_s = 40.0 + late_s + seed
+                rounds = [(20.0, 0.1, 12.0), (32.0, 0.5, 14.0 if late_s else 10.0), (after_s, 0.5, 10.0)]
+                updates += [
+                    {**place, "label_start_s": time_s, "rate_fps": fps, "interval_s": interval_s}
+                    for time_s, fps, interval_s in rounds
+                ]
+        spec = {"systems": [part("last", "ams", streaming={"slowdown_rates": 1}), part("mean", "ams", streaming={})]}
+        tables = Made(spec, runs=runs, updates=updates)
+        found = measured(ask("RATE-2", tables))
+        assert found.value == pytest.approx(12.0 - (60.0 + 1.0 - 20.0))
+        assert word("RATE-2", tables) == "reproduced"
+
+
+def test_saved_labels_are_a_share_of_those_at_the_highest_rate():
+    runs = [run_row("ams", seed) for seed in SEEDS]
+    sent = [
+        {"cell": run["cell"], "device": "d", "app": "a", "kind": "samples", "direction": "up", "sequence": number,
+         "queued_s": 10.0 * number, "samples": 4 + run["seed"]}
+        for run in runs
+        for number in (1, 2)
+    ]  # fmt: skip
+    found = measured(ask("AMS-30", Made({"systems": ["ams"]}, runs=runs, transfers=sent)))
+    assert found.value == pytest.approx(0.5)

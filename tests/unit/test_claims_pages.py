@@ -50,7 +50,7 @@ def test_every_claim_is_on_a_page_and_names_an_existing_experiment():
 
 def test_claims_stand_in_the_order_of_papers():
     found = [claim.id for claim in of_place("NEST N-13b N-2 N-13 N-10 N-14")]
-    assert found == ["NEST-1", "NEST-2", "NEST-3", "N-2", "N-10", "N-13", "N-13b", "N-14"]
+    assert found == ["NEST-1", "NEST-2", "NEST-3", "NEST-4", "NEST-5", "N-2", "N-10", "N-13", "N-13b", "N-14"]
 
 
 @needs_ledger

@@ -14,7 +14,7 @@ from driftlab.platform.lab import forecast as forecasts
 from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.forecast import ComputeEstimates, Meter, forecast, meters_of
 from driftlab.platform.lab.progress import Progress
-from driftlab.platform.lab.read import parse
+from driftlab.platform.lab.read import Choice, load, parse
 from driftlab.platform.lab.size import STEP_PX_S, frame_seconds
 from driftlab.platform.networks.training import artifacts
 from driftlab.platform.sim.setting import StreamSpec
@@ -108,6 +108,33 @@ def test_the_whole_is_the_sum_of_the_cells(monkeypatch, tmp_path):
     monkeypatch.setattr(forecasts, "slowness", lambda: 1.0)
     one, two = (found.on_this_host_s(cores, 4) - forecasts.START_S - found.building_s for cores in (1, 2))
     assert one == pytest.approx(2 * two)
+
+
+def test_a_network_is_trained_once_for_all_of_its_families(monkeypatch, tmp_path):
+    """Three families of each application begin from one network, and train no epoch."""
+    monkeypatch.setenv(artifacts.FOLDER_VARIABLE, str(tmp_path))
+    experiment = load("nestdnn-fig3", choice=Choice(("trr-0", "trr-1", "l1-0")))
+    recipes = list(forecasts.recipes_of(experiment).values())
+    networks = {recipe.network.key(): recipe.network for recipe in recipes}
+    assert (len(recipes), len(networks)) == (18, 6)
+    trained_s = sum(one.steps * one.batch * one.height * one.width for one in networks.values()) * STEP_PX_S
+    assert forecast(experiment).building_s == pytest.approx(trained_s + 18 * forecasts.FAMILY_S)
+    for one in networks.values():
+        (tmp_path / f"{one.network}-{one.key()}.safetensors").touch()
+    assert forecast(experiment).building_s == pytest.approx(18 * forecasts.FAMILY_S)
+
+
+def test_epochs_of_a_family_take_time(monkeypatch, tmp_path):
+    monkeypatch.setenv(artifacts.FOLDER_VARIABLE, str(tmp_path))
+    some = next(iter(forecasts.recipes_of(load("nestdnn-fig3", choice=Choice(("trr-0",)))).values()))
+    seconds = {}
+    for epochs in (0, 2, 4):
+        member = Member("scaling", "nested", (("prune_epochs", epochs), ("grow_epochs", 0)))
+        seconds[epochs] = forecasts._family_s(dataclasses.replace(some, scaling=member))
+    assert seconds[0] == forecasts.FAMILY_S
+    assert seconds[4] - seconds[2] == pytest.approx(seconds[2] - seconds[0])
+    assert seconds[2] > seconds[0]
+    assert forecasts._family_s(dataclasses.replace(some, scaling=Member("scaling", "fixed"))) == 0
 
 
 def test_the_pace_leaves_the_start_of_workers_out():

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from driftlab.datasets.frames import IGNORE
+from driftlab.platform.core.system_table import SYSTEMS
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION
+from driftlab.platform.streaming.ams import Ams
+from driftlab.platform.streaming.base import StreamFacts
 from driftlab.platform.streaming.rates import (
     Rates,
     SamplingControl,
@@ -18,6 +21,8 @@ from driftlab.platform.streaming.rates import (
     next_training_interval,
     update_rates,
 )
+
+FACTS = StreamFacts(2.0, 600.0)
 
 
 def settle(c: float, mode: str, updates: int = 400) -> list[float]:
@@ -159,3 +164,62 @@ def test_a_static_scene_ends_at_the_longest_interval():
     assert rising[:25] == [float(s) for s in range(12, 62, 2)]
     assert set(rising[25:]) == {60.0}
     assert rates.fps == 0.1
+
+
+class TestParameters:
+    """Every constant of both controllers is a parameter of the member, with the value that it had before."""
+
+    def test_defaults_are_those_of_the_controllers(self):
+        member = Ams()
+        assert member._sampling_control("tanh") == SamplingControl()
+        assert member._training_control() == TrainingControl()
+
+    def test_steps_scale_with_the_rates_and_the_interval(self):
+        member = Ams(max_fps=2.0, min_fps=0.2, interval_s=7.0)
+        assert member._sampling_control("tanh") == SamplingControl(
+            "tanh", gain_fps=8.0, max_step_fps=0.4, min_fps=0.2, max_fps=2.0
+        )
+        assert member._sampling_control("scaled").gain_fps == 4.0
+        assert member._training_control().step_s == 2.0 * 7.0 / 10.0
+
+    def test_printed_controllers_are_equations_1_and_2(self):
+        member = SYSTEMS["ams-printed"].streaming.make()
+        assert member._sampling_control(member.control) == SamplingControl("linear")
+        assert member._training_control() == TrainingControl(max_stretch=math.inf, window=1, period_s=10.0)
+
+    def test_the_last_rate_responds_to_a_change_sooner_than_a_mean_of_five(self):
+        """A scene is still for fifty rounds and then changes: φ rises from 0 to 0.8."""
+        waited = {}
+        for window in (1, 5):
+            member = Ams(slowdown_rates=window)
+            rates, training, sampling = (
+                member.start(FACTS),
+                member._training_control(),
+                member._sampling_control("tanh"),
+            )
+            for _ in range(50):
+                rates = update_rates(rates, (0.0,), sampling, training)
+            assert rates.interval_s == 60.0
+            waited[window] = 0
+            while rates.interval_s > 10.0:
+                rates, waited[window] = update_rates(rates, (0.8,), sampling, training), waited[window] + 1
+        assert waited == {1: 2, 5: 4}
+
+    @pytest.mark.parametrize(
+        ("parameter", "value", "field"),
+        [("phi_target", 0.3, "phi_target"), ("rate_gain", 2.0, "gain_fps"), ("max_rate_step", 0.1, "max_step_fps")],
+    )
+    def test_a_parameter_of_the_rate_reaches_its_controller(self, parameter, value, field):
+        assert getattr(Ams(**{parameter: value})._sampling_control("tanh"), field) == value
+
+    @pytest.mark.parametrize(
+        ("parameter", "value", "field"),
+        [("slowdown_below", 0.1, "slowdown_below"), ("slowdown_until", 0.5, "slowdown_until"),
+         ("slowdown_rates", 2, "window"), ("interval_step_s", 3.0, "step_s"), ("max_interval", 2.0, "max_stretch")],
+    )  # fmt: skip
+    def test_a_parameter_of_the_interval_reaches_its_controller(self, parameter, value, field):
+        assert getattr(Ams(**{parameter: value})._training_control(), field) == value
+
+    def test_thresholds_in_the_wrong_order_are_refused(self):
+        assert any("slowdown_until" in fault for fault in Ams(slowdown_below=0.5).faults())
+        assert Ams(slowdown_below=0.35).faults() == []

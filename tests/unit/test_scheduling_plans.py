@@ -229,6 +229,14 @@ class TestGreedy:
         assert walked(given, "literal").units.tolist() == [9, 1]
         assert walked(given, "steepest").units.tolist() == [1, 9]
 
+    def test_literal_rule_of_the_highest_cost_gives_units_that_lower_no_cost(self):
+        """The hopeless application has the highest cost, which no number of units lowers."""
+        hopeless = Demand("hopeless", 1.0, (Variant("only", 0.1, 1, 0.01),), latency_goal_s=9.0, accuracy_goal=1.0)
+        late = Demand("late", 1.0, (Variant("only", 0.5, 1, 1.0),), latency_goal_s=2.0)
+        given = tabulate([hopeless, late], 10, 0.1, 10)
+        assert walked(given, "highest_literal").units.tolist() == [9, 1]
+        assert walked(given, "highest").units[1] > 1
+
     @pytest.mark.parametrize("share", (*SHARES, 0.35))
     def test_exchange_skips_only_pairs_without_a_gain(self, share, monkeypatch):
         tables = [choices(demands(seed), ALPHAS[seed % 4], share) for seed in range(24)]

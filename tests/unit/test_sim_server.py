@@ -68,6 +68,15 @@ class TestSharedServer:
         assert [row["device"] for row in updates] == ["device-0", "device-1"] * 2
         assert not session.of("run_trials")
 
+    def test_rounds_in_turns_end_together_where_by_arrival_the_second_waits(self):
+        """Two equal rounds begin at once; in turns both take twice the time of one."""
+        ends = {}
+        for order in ("arrival", "round_robin"):
+            _, loop = run(ScriptedStreaming(uploads(5.0)), devices=2, server_order=order)
+            ends[order] = sorted(row["train_end_s"] - row["label_start_s"] for row in rows(loop, "updates"))
+        alone, both = ends["arrival"][0], ends["round_robin"]
+        assert both == pytest.approx([2 * alone, 2 * alone], rel=0.02)
+
 
 @pytest.mark.parametrize(
     ("wanted", "gpus", "given"),

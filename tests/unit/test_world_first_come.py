@@ -12,7 +12,7 @@ from processor_factory import FixedPolicy, fair, job, make_processor, seconds
 from simpy.rt import RealtimeEnvironment
 
 from driftlab.platform.core.records import Share
-from driftlab.platform.world.processor import Processor, ProcessorTask, first_come
+from driftlab.platform.world.processor import Processor, ProcessorTask, first_come, round_robin
 
 Log = list[tuple[float, Any, str]]
 
@@ -57,6 +57,17 @@ class TestOrder:
             else:
                 yield from processor.run_job(work, seconds(wait_s))
             log.append((processor.clock.now, name, "waited"))
+
+
+@pytest.mark.parametrize(("count", "ends"), [(1, {"long": 11.0, "short": 2.0}), (2, {"long": 10.0, "short": 1.0})])
+def test_turns_let_a_short_round_end_before_a_long_one(count: int, ends: dict[str, float]):
+    """One GPU halves the speed of both until the short round has ended; with two each has its own."""
+    clock, found = simpy.Environment(), dict[str, float]()
+    processor = Processor(clock, round_robin(count), capacity=count)
+    clock.process(job(processor, "long", [seconds(10.0)], found))
+    clock.process(job(processor, "short", [seconds(1.0)], found))
+    clock.run()
+    assert found == pytest.approx(ends)
 
 
 Plan = tuple[int, list[int], int, int]  # arrival, durations of its jobs, pause, number of repetitions

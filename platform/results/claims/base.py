@@ -32,6 +32,7 @@ SCORES = {PAPER_SCORE: "score", LIVE_SCORE: "live score"}  # names on pages
 NO_TRUTH = "scores are the agreement with a teacher"
 DIFFERENCE = "mIoU difference"  # a unit whose numbers are written with their sign
 ClaimResult = Literal["reproduced", "not reproduced", "not testable here", "information"]  # the last: rule `info`
+CellResult = Literal["same sign", "opposite sign", "sign undecided", "information", "not run"]  # of a paper's table
 Strength = Literal["quantitative", "direction", "by construction", "information"]
 STRENGTHS: Mapping[str, Strength] = {"sign": "direction", "ge": "direction", "le": "direction", "info": "information"}
 
@@ -51,7 +52,7 @@ class Claim:
     paper: float | None
     unit: str
     rule: str
-    of: Mapping[str, Any] = field(default_factory=dict)  # the relation, its systems and its other arguments
+    of: Mapping[str, Any] = field(default_factory=dict)  # relation, systems, other arguments; `take` a side, `at` a row
     statistic: str | Mapping[str, Mapping[str, Any]] = ""  # its name, or its name with options
     needs: str = ""  # the note if the relation has no rows
     not_testable: str = ""  # the reason why no run can judge it
@@ -96,6 +97,10 @@ class Claim:
             ) from error
         if rows.empty:
             raise Untestable(self.needs or rows.attrs.get("needs") or "nothing was measured")
+        if "at" in self.of:
+            rows = rows.loc[[self.of["at"]]]
+        if "take" in self.of:
+            rows = rows[[self.of["take"]]].set_axis(["value"], axis=1)
         ((name, options),) = ({self.statistic: {}} if isinstance(self.statistic, str) else self.statistic).items()
         return STATISTICS[name](rows, **options)
 
@@ -105,7 +110,7 @@ class Verdict:
     """A claim with its measured value and the result of its rule."""
 
     claim: Claim
-    result: ClaimResult
+    result: ClaimResult | CellResult
     measured: Measured | None
     note: str
 
@@ -140,10 +145,10 @@ def evaluate(run: Run, only: Iterable[str] = (), *, tables: Tables | None = None
         if name not in defined:
             raise unknown_name("claim", name, defined)
     source = tables or Tables(run)
-    return [judge(defined[name], _measure_claim(defined[name], source)) for name in selected or defined]
+    return [judge(defined[name], measure_claim(defined[name], source)) for name in selected or defined]
 
 
-def _measure_claim(claim: Claim, tables: Tables) -> Measured | Untestable:
+def measure_claim(claim: Claim, tables: Tables) -> Measured | Untestable:
     """Measure a claim; if it is untestable here, name the experiment that tests it."""
     blind = bool(claim.score and tables.run.info.get("agreement")) and not claim.not_testable
     try:

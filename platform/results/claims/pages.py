@@ -7,6 +7,9 @@ The ledger is `evidence/ledger.jsonl` next to the pages' folder. A page has a pl
 `<!-- claims AMS DELTA-1 -->` lists claims or prefixes of their identifiers, and `<!-- end of claims -->` ends the
 table. The value of a claim comes from the experiment that tests it.
 
+The mark `<!-- paper Table ams-table1 -->` begins a table of a paper, and `<!-- end of paper -->` ends it. Each cell has
+the value of its newest line, with the run that measured it.
+
 The column "evidence" names the score that a claim reads: the score of the papers, where late predictions count
 as if they were in time, or the live score.
 
@@ -25,7 +28,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from driftlab.errors import DataError
+from driftlab.platform.results.claims import cells
 from driftlab.platform.results.claims.base import (
+    DASH,
     NO_RUN,
     Claim,
     Verdict,
@@ -43,6 +48,7 @@ from driftlab.platform.results.relations.base import Untestable
 PLACE = re.compile(
     r"(<!-- claims ([\w -]+?)(?: of size ([\w-]+)| by ([\w.-]+))? -->\n).*?(<!-- end of claims -->)", re.DOTALL
 )
+PAPER_PLACE = re.compile(r"(<!-- paper Table ([\w-]+) -->\n).*?(<!-- end of paper -->)", re.DOTALL)
 HEAD = "| claim | paper | ours | 95 % interval | evidence | verdict | run |\n|---|---|---|---|---|---|---|"
 
 
@@ -83,7 +89,34 @@ def sizes_in(pages: Iterable[str]) -> frozenset[str]:
 
 def fill_tables(text: str, evidence: Evidence) -> str:
     """Return a page with all of its tables rewritten."""
-    return PLACE.sub(lambda place: place[1] + _table(place[2], place[3], place[4], evidence) + place[5], text)
+    text = PLACE.sub(lambda place: place[1] + _table(place[2], place[3], place[4], evidence) + place[5], text)
+    return PAPER_PLACE.sub(lambda place: place[1] + _paper_table(place[2], evidence) + place[3], text)
+
+
+def _paper_table(name: str, evidence: Evidence) -> str:
+    """Return a table of a paper with the newest value of each cell and its run."""
+    table = cells.table_of(name)
+    lines = [_line_of(cell, evidence) for cell in table.cells]
+    verdicts = [cells.verdict_of(cell, line) for cell, line in zip(table.cells, lines, strict=True)]
+    runs = [_run_of(cell, line, evidence) for cell, line in zip(table.cells, lines, strict=True)]
+    rows = [(*texts, run) for texts, run in zip(cells.as_rows(verdicts), runs, strict=True)]
+    head = [(*cells.COLUMNS, "run"), ("---",) * (len(cells.COLUMNS) + 1)]
+    return "\n".join(
+        [f"{table.source}: {table.title}.", "", *(f"| {' | '.join(texts)} |" for texts in head + rows), ""]
+    )
+
+
+def _line_of(cell: cells.PaperCell, evidence: Evidence) -> Line | None:
+    """Return the newest line of a cell or of its claim, from the experiment of the table if there is one."""
+    own = [line for line in evidence.lines.values() if line["claim"] in {cell.id, cell.claim}]
+    return next(reversed([line for line in own if line["experiment"] == cell.experiment] or own), None)
+
+
+def _run_of(cell: cells.PaperCell, line: Line | None, evidence: Evidence) -> str:
+    if line is None:
+        return DASH
+    claim = cell if line["claim"] == cell.id else every_claim()[cell.claim]
+    return f"{line['experiment']}, {line['size']}" + (", *stale*" if stale(line, claim, evidence.digests) else "")
 
 
 def _table(names: str, size: str | None, by: str | None, evidence: Evidence) -> str:

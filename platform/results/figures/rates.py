@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, FigureContent, Panel, View
-from driftlab.platform.results.relations.rates import uploads
+from driftlab.platform.results.relations.rates import resets, uploads
 from driftlab.platform.results.relations.scenery import sceneries, stops
 
 if TYPE_CHECKING:
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 NOTE = (
     "Sampling rate over time, first device, lowest seed. Ticks below: end of a training phase on the server. Shaded: "
-    "the camera is stationary. Last panel: share of streams up to a mean sampling rate (cumulative)."
+    "the camera is stationary. Last panels, cumulative: share of streams up to a mean sampling rate, and of changes up "
+    "to a delay, from the buffer that showed the change to the reset of a lengthened interval."
 )
 
 
@@ -34,7 +35,11 @@ def show(view: View) -> FigureContent | None:
         for setting, here in sent.groupby("setting")
     ]
     spread = Panel("mean rate of a stream", partial(_draw_spread, sent=sent, styles=styles))
-    return FigureContent(NOTE, [*panels, spread], legend=styles)
+    delays = resets(view.tables)
+    resetting = (
+        [Panel("delay of the reset", partial(_draw_delays, delays=delays, styles=styles))] if len(delays) else []
+    )
+    return FigureContent(NOTE, [*panels, spread, *resetting], legend=styles)
 
 
 def _one_stream(sent: pd.DataFrame) -> pd.DataFrame:
@@ -70,6 +75,16 @@ def _draw_spread(axis: Axes, sent: pd.DataFrame, styles: plots.StyleMap) -> None
     axis.set_xlim(left=0)
     axis.set_xlabel("frames/s sampled, mean over the session")
     axis.set_ylabel("share of streams")
+    plots.tidy(axis)
+
+
+def _draw_delays(axis: Axes, delays: pd.DataFrame, styles: plots.StyleMap) -> None:
+    for name, own in delays.groupby("system")["delay_s"]:
+        if name in styles:
+            plots.cumulative(axis, own, styles[name])
+    axis.set_xlim(left=0)
+    axis.set_xlabel("seconds until the interval is reset")
+    axis.set_ylabel("share of changes")
     plots.tidy(axis)
 
 

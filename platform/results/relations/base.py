@@ -134,12 +134,12 @@ def _has(of: Mapping[str, Slot], key: str, value: Any) -> bool:
 
 def pairs(tables: Tables, ours: str, theirs: str, column: str) -> pd.DataFrame:
     """List `ours` and `theirs` by place and seed, wherever both systems were measured."""
-    rows = tables.once(_rows_with, column)
+    rows = tables.once(rows_with, column)
     places = [place for place in stats.PLACES if place in rows.columns]
     return stats.pairs(rows, ours, theirs, column_of(column)[1], [*places, "seed"], "system")
 
 
-def _rows_with(tables: Tables, column: str) -> pd.DataFrame:
+def rows_with(tables: Tables, column: str) -> pd.DataFrame:
     """List a column of the completed cells with system, place and seed; the bounds are included."""
     table, name = column_of(column)
     runs = tables.frame("runs")

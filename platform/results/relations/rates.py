@@ -6,11 +6,13 @@ A sampling rate is the number of samples in an upload over the time since the pr
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.relations.base import (
     CELL,
     STREAM,
+    Kinds,
     Untestable,
     by_seed,
     completed_cells,
@@ -25,6 +27,7 @@ from driftlab.platform.results.relations.base import (
 from driftlab.platform.results.relations.scenery import sceneries, stops, travelled_m
 from driftlab.platform.results.tables.columns import PAPER_SCORE
 from driftlab.platform.results.tables.read import Tables
+from driftlab.platform.results.tables.systems import Slot
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,6 +128,68 @@ def growth_on_still_scenes(tables: Tables) -> pd.DataFrame:
     slow = buffers[buffers["gap_s"] > usual_s + 1e-6].groupby(STREAM)["start_s"].min()
     note = f"in {len(slow)} of {len(last)} streams" + (f", from {slow.mean():.0f} s on" if len(slow) else "")
     return value_rows(last, note)
+
+
+def slow_from(tables: Tables) -> pd.DataFrame:
+    """List when AMS first lengthened its interval on a static scene, by seed and stream."""
+    buffers = tables.once(_buffers)
+    buffers = buffers[(buffers["system"] == "ams") & buffers["static_scene"].eq(True)]
+    if buffers.empty:
+        return no_rows()
+    longer = buffers[buffers["gap_s"] > slot(tables, "ams", "streaming")["interval_s"] + 1e-6]
+    return value_rows(longer.groupby(["seed", *STREAM])["start_s"].min())
+
+
+def labels_of_control(tables: Tables) -> pd.DataFrame:
+    """List the samples that AMS labels, and those of the highest rate in the same time."""
+    adaptive = {name: one for name, one in members(tables, "streaming", "ams").items() if one["control"] != "fixed"}
+    sent = tables.once(uploads)
+    sent = sent[sent["system"] == next(iter(adaptive), "")]
+    if sent.empty:
+        return no_rows()
+    streams = sent.groupby(["seed", *STREAM])[["samples", "gap_s"]].sum()
+    return pair_rows(streams["samples"], streams["gap_s"] * adaptive[sent["system"].iloc[0]]["max_fps"])
+
+
+def resets(tables: Tables) -> pd.DataFrame:
+    """List how long each lengthened interval outlasts a change, as `delay_s`, by system and seed.
+
+    A change is a sampling rate above the threshold that ends slowdown, while the interval is lengthened. A delay begins
+    with the buffer whose labels raised the rate. It ends with the round that sets the shortest interval or, without
+    one, with the round in which the change is over or the last one.
+    """
+    import pandas as pd
+
+    rounds = with_columns(tables, "updates", "system", "seed").dropna(subset=["interval_s", "label_start_s"])
+    known, rows = members(tables, "streaming", "ams"), []
+    for (system, *_, seed), part in rounds.sort_values("label_start_s").groupby(["system", *STREAM, "seed"]):
+        if system in known and known[system]["slowdown_until"] is not None:
+            rows += [(system, int(seed), delay_s) for delay_s in _delays(part, known[system])]
+    return pd.DataFrame(rows, columns=["system", "seed", "delay_s"])
+
+
+def _delays(rounds: pd.DataFrame, member: Slot) -> Iterator[float]:
+    """Yield the delays of one stream."""
+    low_fps, high_fps = (member[name] * member["max_fps"] for name in ("slowdown_below", "slowdown_until"))
+    began_s, before_s, was_slow = None, 0.0, False
+    for fps, interval_s, now_s in rounds[["rate_fps", "interval_s", "label_start_s"]].itertuples(index=False):
+        if was_slow and began_s is None and fps > high_fps:
+            began_s = before_s
+        was_slow = interval_s > member["interval_s"] + 1e-6
+        if began_s is not None and (not was_slow or fps < low_fps):
+            yield now_s - began_s
+            began_s = None
+        before_s = now_s
+    if began_s is not None:
+        yield before_s - began_s
+
+
+def delays_of_resets(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
+    """List the mean delay of `resets` of two kinds of AMS, by seed."""
+    found = tables.once(resets)
+    both = [found[found["system"] == first_of(tables, kinds)].groupby("seed")["delay_s"] for kinds in (ours, theirs)]
+    note = " and ".join(f"{each.size().sum()} changes, {each.mean().mean():.3g} s" for each in both)
+    return pair_rows(both[0].mean(), both[1].mean(), note).dropna()
 
 
 def rates_within_bounds(tables: Tables) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results import stats
@@ -68,6 +69,20 @@ def scores_by_setting(tables: Tables, ours: str, theirs: str, setting: str, scor
     return pair_rows(by_value[highest], by_value[lowest], f"by {setting} {note}")
 
 
+def gains_by_street(
+    tables: Tables, ours: str, theirs: str, first: Sequence[str], second: Sequence[str], score: str = PAPER_SCORE
+) -> pd.DataFrame:
+    """List the mean gain of a system on the first streets and on the second, by seed."""
+    found = pairs(tables, ours, theirs, score)
+    gains = found["ours"] - found["theirs"]
+    names = [name.rpartition("/")[2] for name in found.index.get_level_values("workload")]
+    sides = [gains[[name in chosen for name in names]].groupby("seed").mean() for chosen in (first, second)]
+    if any(side.empty for side in sides):
+        return no_rows(f"needs '{ours}' and '{theirs}' on {first[0]} and {second[0]}, with truth")
+    note = f"{sides[0].mean():+.3f} and {sides[1].mean():+.3f}".replace("-", "\u2212")
+    return pair_rows(sides[0], sides[1], note).dropna()
+
+
 def gains_over_baselines(tables: Tables, ours: str, score: str = PAPER_SCORE) -> pd.DataFrame:
     """List the scores of a system and of each other one that trains, by workload, fleet and seed."""
     import pandas as pd
@@ -124,18 +139,24 @@ def received(tables: Tables, system: str) -> pd.DataFrame:
     return value_rows(runs.set_index("seed")["downlink_kbps"], note)
 
 
-def improved_frames(tables: Tables) -> pd.DataFrame:
-    """List the shares of frames that AMS and One-Time improve, by seed.
+def improved_frames(tables: Tables, ours: str, theirs: str) -> pd.DataFrame:
+    """List the shares of frames that two systems improve over no adaptation, by seed."""
+    better = frames_better(tables)
+    shares = {name: better[better.index.get_level_values("system") == name].droplevel("system") for name in COMPARED}
+    note = ", ".join(f"{name} {share.mean():.0%}" for name, share in shares.items() if len(share))
+    return with_note(pair_rows(shares[ours], shares[theirs]).dropna(), note)
+
+
+def frames_better(tables: Tables) -> pd.Series:
+    """Return the share of frames that each system improves over no adaptation, by system and seed.
 
     Frames before the arrival of One-Time's update do not count, as One-Time cannot improve them.
     """
     frames = with_columns(tables, "frames", "system", *CELL).dropna(subset="score_frame")
     frames = frames.merge(frames[(frames["system"] == "one_time") & (frames["version"] > 0)][FRAME], on=FRAME)
     gains = stats.gains(frames, frames[frames["system"] == "no_custom"], "score_frame", FRAME)
-    better = gains.assign(better=gains["gain"] > 0).groupby(["system", "seed"])["better"].mean()
-    shares = {name: better[better.index.get_level_values("system") == name].droplevel("system") for name in COMPARED}
-    note = ", ".join(f"{name} {share.mean():.0%}" for name, share in shares.items() if len(share))
-    return with_note(pair_rows(shares["ams"], shares["one_time"]).dropna(), note)
+    better: pd.Series = gains.assign(better=gains["gain"] > 0).groupby(["system", "seed"])["better"].mean()
+    return better
 
 
 def gains_on_still_scenes(tables: Tables) -> pd.DataFrame:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from driftlab.datasets.catalogue import label_of
 from driftlab.platform.results.relations.base import (
     completed_cells,
     learners,
@@ -53,6 +54,17 @@ class LoadLevel:
     fleet: str
     utilisation: float
     missed: float  # the largest share among systems
+
+
+def isolated_latencies(tables: Tables, student: str, height: int, width: int) -> pd.DataFrame:
+    """List the median latency of frames on cells with this student and these sizes of frames, in ms."""
+    parts = tables.run.spec.get("workloads", ())
+    sizes = {part.get("alias") or label_of(part["name"]): (part.get("height"), part.get("width")) for part in parts}
+    runs = completed_cells(tables)
+    runs = runs[runs["student"].eq(student)]
+    runs = runs[runs["workload"].map(lambda name: sizes.get(name) == (height, width)).astype(bool)]
+    frames = tables.frame("frames").merge(runs[["cell", "seed"]], on="cell").dropna(subset=["latency_ms"])
+    return value_rows(frames.groupby("seed")["latency_ms"].median()) if len(frames) else no_rows()
 
 
 def load_levels(tables: Tables) -> list[LoadLevel]:

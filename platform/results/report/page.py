@@ -22,6 +22,7 @@ from driftlab.platform.results.isolation import attempt
 from driftlab.platform.results.relations.failures import member_failures, symptoms
 from driftlab.platform.results.relations.searches import FAILED, SearchResults, is_search
 from driftlab.platform.results.relations.tuned import unequal_budgets
+from driftlab.platform.results.report import paper_tables
 from driftlab.platform.results.report.acts import ACTS, result_of
 from driftlab.platform.results.report.clip import Clip, make_clip
 from driftlab.platform.results.report.snapshots import Strip, strips
@@ -54,7 +55,7 @@ class Section:
     @property
     def is_detail(self) -> bool:
         """Return whether the section is folded."""
-        return self.name in DETAILS
+        return self.name in (*DETAILS, paper_tables.NAME)
 
     @property
     def is_subject(self) -> bool:
@@ -106,6 +107,8 @@ def compose(run: Run) -> Page:
     faults += claims.uncomputed(verdicts)
     snapshots, frames, styles = tables.frame("snapshots"), tables.frame("frames"), view.styles
     sections = _sections(view, FIGURES, faults)
+    if grids := attempt("The tables of papers", lambda: paper_tables.grids_of(tables), faults):
+        sections.append(Section(paper_tables.NAME, paper_tables.TITLE, paper_tables.NOTE, {}, [], False, grids))
     clip = attempt("The clip", lambda: make_clip(runs, snapshots, frames, styles), faults)
     pictures = attempt("The pictures", lambda: strips(runs, snapshots, frames, styles, _video_workloads(run)), faults)
     failures = attempt("Failures of members", lambda: member_failures(tables), faults) or []
