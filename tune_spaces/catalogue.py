@@ -10,7 +10,7 @@ from typing import Any
 
 from driftlab.errors import RequestError, unknown_name
 from driftlab.platform.core.parameters import Parameter, parameters_of
-from driftlab.platform.core.registry import FAMILIES, Member, member_class
+from driftlab.platform.core.registry import FAMILIES, Member, member_class, parameter_faults
 from driftlab.platform.core.system_table import SYSTEMS
 from driftlab.platform.core.systems import System
 from driftlab.platform.lab import read as experiments
@@ -165,10 +165,12 @@ def _like(system: System) -> str:
 
 def space_of(member: Member, system: int = 0) -> dict[str, dict[str, Any]]:
     """Return a domain per numeric, choice or boolean parameter of a member, by dotted path."""
-    given, found = dict(member.params), {}
-    for name, one in parameters_of(member_class(member.family, member.name)).items():
+    given, found, cls = dict(member.params), {}, member_class(member.family, member.name)
+    for name, one in parameters_of(cls).items():
         domain = _domain(one, given.get(name, one.default))
-        if domain is not None:
+        if domain is not None and "values" in domain:  # without choices that need another setting
+            domain["values"] = [each for each in domain["values"] if not parameter_faults(cls, {**given, name: each})]
+        if domain is not None and len(domain.get("values", "ab")) > 1:
             found[f"systems.{system}.{member.family}.{name}"] = {**domain, "why": f"{one.meaning}; {domain['why']}"}
     return found
 
