@@ -167,10 +167,16 @@ def space_of(member: Member, system: int = 0) -> dict[str, dict[str, Any]]:
     """Return a domain per numeric, choice or boolean parameter of a member, by dotted path."""
     given, found, cls = dict(member.params), {}, member_class(member.family, member.name)
     for name, one in parameters_of(cls).items():
-        domain = _domain(one, given.get(name, one.default))
-        if domain is not None and "values" in domain:  # without choices that need another setting
+        default = given.get(name, one.default)
+        domain = _domain(one, default)
+        if domain is None:
+            continue
+        if "values" in domain:  # without choices that need another setting
             domain["values"] = [each for each in domain["values"] if not parameter_faults(cls, {**given, name: each})]
-        if domain is not None and len(domain.get("values", "ab")) > 1:
+        for end in {"from", "to"} & domain.keys():
+            if parameter_faults(cls, {**given, name: domain[end]}):
+                domain[end] = default
+        if len(domain.get("values", "ab")) > 1 and domain.get("from", 0) != domain.get("to", 1):
             found[f"systems.{system}.{member.family}.{name}"] = {**domain, "why": f"{one.meaning}; {domain['why']}"}
     return found
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from html import unescape
 from pathlib import Path
 
 import psutil
@@ -222,7 +223,15 @@ class TestRunFolder:
         file = folder / "spec.yaml" if harm == "spec.yaml" else table_file(folder / "tables", "frames", cell)
         file.write_bytes(b"name: [")
         words = (str(folder), str(finished)) if command == "diff" else (str(folder),)
-        refused(ask(command, *words), str(file))
+        outcome = ask(command, *words)
+        if (command, harm) != ("report", "table"):
+            refused(outcome, str(file))
+            return
+        assert outcome.code == 0  # a report opens without a table, and names it
+        assert cell in outcome.error
+        assert "The table 'frames' is missing from this report" in unescape(
+            (folder / "report.html").read_text(encoding="utf-8")
+        )
 
     def test_the_named_fix_repairs_the_run(self, ask, folder, finished):
         table_file(folder / "tables", "frames", "no_custom/running/one/seed-0").write_bytes(b"PAR1")
