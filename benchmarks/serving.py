@@ -39,8 +39,9 @@ from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import pack
 from driftlab.serve_apps.hosting import HostedSession
 from driftlab.serve_apps.http_server import HttpServer, ServerAddress
+from driftlab.serve_apps.quotas import Limits
 from driftlab.serve_apps.routes import build_app
-from driftlab.serve_apps.sessions import Limits, SessionRegistry
+from driftlab.serve_apps.sessions import SessionRegistry
 
 TOKEN, RATE, INTERVAL_S = "a token of a benchmark", 1e6, 10.0
 BATCH, UPLOAD_FRAMES = 32, 10

@@ -6,6 +6,7 @@ Archives are never downloaded. Only the requested images are decoded; all are re
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab._torchvision import import_torchvision
+from driftlab.datasets import shifted_archives as shifted
 from driftlab.datasets.labelled_set import DIGITS, LabelledImages, LabelledSet, SetRequest, files_in, memory_faults
 from driftlab.errors import DataError, RequestError, first_line, needed_import
 
@@ -26,6 +28,7 @@ DOMAIN_FOLDER = "DomainFolder"
 SUFFIXES = (".jpg", ".jpeg", ".png")
 _TRAIN_SHARE = 0.8  # of the images of a class in a domain folder without lists
 _SPLITS = ({"train": True}, {"train": False})
+_CIFAR_C = "CORRUPTION.npy with five severities of 10 000 images, and labels.npy"
 _NAMED_SPLITS = ({"split": "train"}, {"split": "test"})
 
 
@@ -33,7 +36,7 @@ _NAMED_SPLITS = ({"split": "train"}, {"split": "test"})
 class Archive:
     """An archive: torchvision's class, the required files, and the arguments of both parts."""
 
-    reader: str
+    reader: str | Callable[[Path, bool], Any]  # or a function of the folder and of whether the training part is read
     layout: str
     parts: tuple[dict[str, Any], dict[str, Any]]
 
@@ -52,6 +55,15 @@ ARCHIVES = {
         "GTSRB", "gtsrb/GTSRB/Training/00000/*.ppm …, GTSRB/Final_Test/Images/*.ppm, GT-final_test.csv", _NAMED_SPLITS
     ),
     "images": Archive("ImageFolder", "train/CLASS/*.png or .jpg, test/CLASS/…", ({"sub": "train"}, {"sub": "test"})),
+    "cifar10c": Archive(shifted.cifar_c(shifted.CIFAR10), f"{_CIFAR_C}, as in FOLDER/fog/5", _SPLITS),
+    "cifar100c": Archive(shifted.cifar_c(shifted.CIFAR100), f"{_CIFAR_C}, as in FOLDER/fog/5", _SPLITS),
+    "imagenetc": Archive(shifted.imagenet_c, "CORRUPTION/1 to 5/WNID/*.JPEG, as in FOLDER/fog/5", _SPLITS),
+    "clear": Archive(
+        shifted.clear,
+        "train/ and test/ with labeled_metadata.json, class_names.txt and the files that they name; FOLDER/3 is a year",
+        _SPLITS,
+    ),
+    "core50": Archive(shifted.core50, "s1 to s11/o1 to o50/*.png; FOLDER/s3 is one session", _SPLITS),
     "domain": Archive(
         DOMAIN_FOLDER, "CLASS/*.jpg or .png, and may have FOLDER_train.txt, FOLDER_test.txt next to it", _SPLITS
     ),
@@ -64,6 +76,8 @@ def open_archive(request: SetRequest) -> LabelledSet:
     if request.folder and folder.is_dir():
         files_in(folder)
     training, testing = (_open_part(request, archive, dict(part)) for part in archive.parts)
+    if training is None:
+        return _test_alone(request, testing)
     order = np.random.default_rng([request.seed, 31]).permutation(len(training))
     val_count = request.counts[1] if request.counts else max(1, round(VAL_SHARE * len(training)))
     train_count = request.counts[0] if request.counts else len(training) - val_count
@@ -83,6 +97,16 @@ def open_archive(request: SetRequest) -> LabelledSet:
         val=_decode(request, training, order[:val_count]),
         test=_decode(request, testing, test_order),
     )
+
+
+def _test_alone(request: SetRequest, testing: Any) -> LabelledSet:
+    """Read an archive without training images."""
+    rows = np.random.default_rng([request.seed, 32]).permutation(len(testing))
+    rows = rows[: request.counts[2] if request.counts else None]
+    if faults := memory_faults(len(rows[: request.at_most]), request.size[0] * request.size[1]):
+        raise RequestError(f"Labelled set '{request.name}' is too large: {faults[0]}.")
+    none = LabelledImages(np.empty((0, *request.size, 3), np.uint8), np.empty(0, np.int64))
+    return LabelledSet(request.name, _class_names(testing), none, none, _decode(request, testing, rows))
 
 
 def open_digits(request: SetRequest) -> LabelledSet:
@@ -123,6 +147,8 @@ def _open_part(request: SetRequest, archive: Archive, part: dict[str, Any]) -> A
             raise FileNotFoundError("no folder was given")
         if archive.reader == DOMAIN_FOLDER:
             return DomainFolder(folder, **part)
+        if callable(archive.reader):
+            return archive.reader(folder, part["train"])
         return getattr(datasets, archive.reader)(str(folder), **part, **offline)
     except Exception as error:  # the readers raise various classes for damaged archives
         name = request.name.partition(":")[0]

@@ -158,11 +158,11 @@ def _open_slides(request: StreamRequest) -> Stream:
     return Slides(request.name, request.place, request.size, request.fps, request.duration_s, request.seed)
 
 
-def _open_cityscapes(request: StreamRequest) -> Stream:
-    from driftlab.datasets.cityscapes import CityscapesStream
+def _open_driving(request: StreamRequest) -> Stream:
+    from driftlab.datasets.cityscapes import DrivingPictures
 
-    folder = Path(request.place).expanduser()
-    found = CityscapesStream(request.name, folder, request.size, request.fps, request.duration_s)
+    layout, folder = request.name.partition(":")[0], Path(request.place).expanduser()
+    found = DrivingPictures(request.name, folder, request.size, request.fps, request.duration_s, layout)
     _ = found.pictures  # a folder that is laid out otherwise is refused here, not in the middle of a run
     return found
 
@@ -274,8 +274,14 @@ _ROWS = (
     Workload(
         "cityscapes:FOLDER",
         "The validation pictures of a folder laid out like Cityscapes, city after city, with label maps.",
-        _open_cityscapes,
+        _open_driving,
     ),
+    Workload(
+        "acdc:FOLDER",
+        "The pictures of ACDC with label maps, in the order fog, night, rain, snow; FOLDER/train for those of CoTTA.",
+        _open_driving,
+    ),
+    Workload("shift:FOLDER", "The frames of a view of SHIFT with label maps and boxes.", _open_driving),
     Workload(
         "folder:FOLDER",
         "The PNG and JPEG pictures of a folder in the order of their names, without truth.",

@@ -75,6 +75,11 @@ SETS: Mapping[str, SetSource] = MappingProxyType(
         "stl10": SetSource("10 classes of objects and animals, 13 000 images from a folder", _open_archive),
         "usps": SetSource("handwritten digits on envelopes, 9 298 images from a folder", _open_archive),
         "gtsrb": SetSource("43 classes of German traffic signs, 39 000 images from a folder", _open_archive),
+        "cifar10c": SetSource("CIFAR-10-C: a corruption at a severity, test images of a folder", _open_archive),
+        "cifar100c": SetSource("CIFAR-100-C: a corruption at a severity, test images of a folder", _open_archive),
+        "imagenetc": SetSource("ImageNet-C: a corruption at a severity, test images of a folder", _open_archive),
+        "clear": SetSource("CLEAR: photographs of ten years, or of one, from a folder", _open_archive),
+        "core50": SetSource("CORe50: objects in eleven sessions, or in one, from a folder", _open_archive),
         "images": SetSource("any images, in one folder per class", _open_archive),
         "domain": SetSource("one domain of several with the same classes, as in DomainNet", _open_archive),
     }

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from driftlab.datasets.boxes import boxes_of
 from driftlab.datasets.frames import IGNORE, MAX_PIXEL_CLASSES, Frames, Times, frame_number, frame_times
 from driftlab.datasets.streets.presets import CLASSES
 from driftlab.errors import DataError
@@ -61,7 +62,9 @@ class VideoStream:
         self._next = 0  # number of the decoder's next frame
         self._container = self._open()
         self._labels = _find_labels(self._path)
-        self._classes = _read_classes(self._path)
+        named = _read_classes(self._path)
+        self._boxes = boxes_of(self._path, named)
+        self._classes = named or (CLASSES if self._boxes is None else self._boxes.classes)
         self._length_s = min(duration_s or self._index.length_s, self._index.length_s)
         self._image(0)  # raises for a file that cannot be decoded, before a run starts
 
@@ -86,12 +89,17 @@ class VideoStream:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Return the names in classes.txt next to the label maps or the file, else those of the streets."""
+        """Return the names in classes.txt, else of the boxes, else of the streets."""
         return self._classes
 
     @property
+    def _frame_size(self) -> tuple[int, int]:
+        context = self._container.streams.video[0].codec_context
+        return context.height, context.width
+
+    @property
     def has_truth(self) -> bool:
-        return self._labels is not None
+        return self._labels is not None or self._boxes is not None
 
     def changes_s(self) -> tuple[float, ...]:
         """Return no times: a file does not record its scene changes."""
@@ -109,7 +117,10 @@ class VideoStream:
             labels = np.empty((len(times), *self.size), np.uint8)
             for row, number in enumerate(numbers):
                 labels[row] = self._label(self._labels, number)
-        return Frames(times_s=times, images=images, scenes=np.zeros(len(times), np.int32), labels=labels)
+        boxes = None
+        if self._boxes is not None:
+            boxes = tuple(self._boxes.at(number, self._frame_size, self.size) for number in numbers)
+        return Frames(times, images, np.zeros(len(times), np.int32), labels, boxes)
 
     def check(self) -> None:
         """Read all label maps, which is fast, then all frames; raise DataError at an unusable one."""
@@ -276,7 +287,7 @@ def _find_labels(path: Path) -> Path | None:
     return None
 
 
-def _read_classes(path: Path) -> tuple[str, ...]:
+def _read_classes(path: Path) -> tuple[str, ...] | None:
     for folder in (path.with_name(f"{path.name}.labels"), path.parent):
         file = folder / "classes.txt"
         if file.is_file():
@@ -292,4 +303,4 @@ def _read_classes(path: Path) -> tuple[str, ...]:
                     f"'{file}' names {len(names)} classes, allowed are 1 to {MAX_PIXEL_CLASSES}, one per line."
                 )
             return names
-    return CLASSES
+    return None

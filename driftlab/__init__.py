@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from typing import TYPE_CHECKING, Any
 
 from driftlab import errors
@@ -28,7 +30,11 @@ def __getattr__(name: str) -> Any:
     if name == "run":
         from driftlab.platform.lab.seal import run
 
-        return run
+        if "ipykernel" not in sys.modules:
+            return run
+        from driftlab.cli.progress import Lines  # a notebook shows the progress of a run
+
+        return functools.partial(run, progress=Lines())
     raise AttributeError(f"module 'driftlab' has no attribute '{name}'")
 
 

@@ -21,8 +21,8 @@ import driftlab
 from driftlab.platform.results.figures.notebook import show_search
 from driftlab.platform.results.relations.searches import SearchResults
 
-# The folder of a search. Without DRIFTLAB_RUN: the newest run in runs/ of this folder or of one above it.
-RUN = os.environ.get("DRIFTLAB_RUN") or driftlab.newest_run()
+# The folder of a search. Without DRIFTLAB_RUN: the newest search in runs/ of this folder or of one above it.
+RUN = os.environ.get("DRIFTLAB_RUN") or driftlab.newest_run(search=True)
 
 # %%
 run = driftlab.open_run(RUN)

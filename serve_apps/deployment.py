@@ -25,8 +25,9 @@ from driftlab.actors.cluster import LOOPBACK, ClusterConfig, connect, processors
 from driftlab.actors.sessions import start_workers
 from driftlab.errors import RequestError
 from driftlab.serve_apps.http_server import HttpServer, ServerAddress, listener_of
+from driftlab.serve_apps.quotas import Limits
 from driftlab.serve_apps.routes import build_app
-from driftlab.serve_apps.sessions import Limits, SessionRegistry
+from driftlab.serve_apps.sessions import SessionRegistry
 
 log = logging.getLogger(__name__)
 NAME = "driftlab"
@@ -55,6 +56,7 @@ class ServerArgs(BaseModel):
     workers: Annotated[int, Field(ge=0)] = 0  # processes that host learners; 0: one per CPU core
     cert: str = ""  # certificate file, which the demo device trusts
     key: str = ""  # its private key, if the replica listens itself
+    host: str = LOOPBACK  # on which the replica listens itself
     port: Annotated[int, Field(ge=0)] = 0  # on which the replica listens itself; 0: Ray Serve's proxies listen
 
 
@@ -84,8 +86,12 @@ class ModelStreaming:
         limits = Limits(max_sessions=args.max_sessions, rate_limit=args.rate_limit)
         workers = start_workers(args.workers or processors())
         self.hub = SessionRegistry(Path(args.state_dir), args.token, limits, args.cert, workers)
-        where = ServerAddress(LOOPBACK, args.port, args.cert, args.key)
-        self.door = HttpServer(build_app(lambda: self.hub), where) if args.port else None
+        where = ServerAddress(args.host, args.port, args.cert, args.key)
+        self.door = None
+        if args.port:
+            app = build_app(lambda: self.hub)
+            app.state.batches.warm_up()
+            self.door = HttpServer(app, where)
 
     async def drain(self, max_s: float) -> None:
         """Refuse new uploads and sessions, and finish rounds on acknowledged uploads within `max_s`."""
@@ -130,7 +136,7 @@ def serving(args: ServerArgs, where: ServerAddress, address: str | None = None) 
     os.environ.update({name: value for name, value in LEAN.items() if name not in os.environ})
     if address is None and "RAY_ADDRESS" not in os.environ:
         _check_free(where)
-        args = args.model_copy(update={"port": where.port, "cert": where.cert, "key": where.key})
+        args = args.model_copy(update={"host": where.host, "port": where.port, "cert": where.cert, "key": where.key})
     fix = "Start `driftlab serve` again: sessions resume."
     cluster = connect(ClusterConfig(address=address, run=NAME, go_on=fix))
     try:

@@ -12,11 +12,14 @@ from fastapi import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from driftlab.serve_apps.http_server import accept_connection
+from driftlab.serve_apps.quotas import QuotaExceeded
 from driftlab.serve_apps.sessions import SessionRegistry
 from driftlab.serve_apps.tokens import TOKEN_REQUIRED, token_of
 
 BODY_TIMEOUT_S = 30.0  # for the whole body
 RETRY_AFTER = {"Retry-After": "2"}
+CLOSE = {"Connection": "close"}  # the client of a refused token must connect again
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; img-src 'self' blob: data:; style-src 'unsafe-inline'; "
     "script-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'",
@@ -24,6 +27,7 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 _ENCODED_HEADERS = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+SESSION = "driftlab.session"  # entry of the scope: the session of the token, None for another token
 DENIAL = "websocket.http.response"  # ASGI extension that refuses a WebSocket with an HTTP status
 
 
@@ -37,28 +41,43 @@ class AccessMiddleware:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        refused = self._refused(HTTPConnection(scope))
+        connection = HTTPConnection(scope)
+        refused = self._refused(connection)
+        if refused is None:
+            accept_connection(scope)
         if scope["type"] == "websocket":
             await (self.app(scope, receive, send) if refused is None else deny(scope, receive, send, *refused))
             return
-        counted = self._counting(send)
+        counted, hub = self._counting(send), self.hub()
         if refused is not None:
             await _reply(counted, *refused)
-        else:
-            await self.app(scope, self._limited(receive), counted)
+            return
+        try:
+            with hub.quotas.request(scope[SESSION]) as read:
+                await self.app(scope, self._limited(receive, read), counted)
+        except QuotaExceeded as error:  # before the route; the application replies to one within it
+            await _reply(counted, 429, str(error), RETRY_AFTER)
 
     def _refused(self, connection: HTTPConnection) -> tuple[int, str, dict[str, str]] | None:
         """Return status, reason and headers of a refusal; None for a valid connection."""
-        hub, token = self.hub(), token_of(connection)
-        if not hub.is_owner(token) and hub.session_of(token) is None:
-            return 401, "give a token", TOKEN_REQUIRED
+        hub, address = self.hub(), connection.client.host if connection.client else ""
+        if not hub.address_rates.allow(address):
+            return 429, f"more than {hub.limits.address_rate:g} requests per second", RETRY_AFTER | CLOSE
+        token = token_of(connection)
+        session = connection.scope[SESSION] = hub.session_of(token)
+        if session is None and not hub.is_owner(token) and not _opens_session(connection, hub, token):
+            if not hub.wrong_tokens.allow(address):
+                return 429, "too many requests without a token", RETRY_AFTER | CLOSE
+            return 401, "the token is wrong" if token else "give a token", TOKEN_REQUIRED | CLOSE
         if not hub.rates.allow(token):
             return 429, f"more than {hub.limits.rate_limit:g} requests per second", RETRY_AFTER
+        if session is not None:
+            hub.seen(session, address)
         if hub.draining and connection.scope.get("method", "GET") == "POST":
             return 503, "the server is stopping", RETRY_AFTER
         return None
 
-    def _limited(self, receive: Receive) -> Receive:
+    def _limited(self, receive: Receive, read: Callable[[int], None]) -> Receive:
         """Return a `receive` that raises for a long or slow body; messages after the body are unchecked."""
         max_bytes, until_s, size, done = self.hub().limits.body_bytes, time.monotonic() + BODY_TIMEOUT_S, 0, False
 
@@ -66,14 +85,14 @@ class AccessMiddleware:
             nonlocal size, done
             if done:
                 return await receive()
-            try:
-                message = await asyncio.wait_for(receive(), max(0.0, until_s - time.monotonic()))
-            except TimeoutError as error:
-                raise HTTPException(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from error
+            message = await _within(receive, until_s - time.monotonic())
+            if message is None:
+                raise HTTPException(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s")
             size += len(message.get("body", b""))
             done = message["type"] != "http.request" or not message.get("more_body", False)
             if size > max_bytes:
                 raise HTTPException(413, f"the body has more than {max_bytes} bytes")
+            read(len(message.get("body", b"")))
             return message
 
         return limited
@@ -88,6 +107,34 @@ class AccessMiddleware:
             await send(message)
 
         return counted
+
+
+def _opens_session(connection: HTTPConnection, hub: SessionRegistry, token: str) -> bool:
+    """Return whether a request is the only one that the enrolment token allows."""
+    called = connection.scope["type"], connection.scope.get("method"), connection.scope["path"]
+    return called == ("http", "POST", "/sessions") and hub.is_enrolment(token)
+
+
+async def _within(receive: Receive, max_s: float) -> Message | None:
+    """Return a message, or None after a time limit; `asyncio.wait_for` would create a task."""
+    task, late = asyncio.current_task(), False
+
+    def cancel() -> None:
+        nonlocal late
+        late = True
+        if task is not None:
+            task.cancel()
+
+    timer = asyncio.get_running_loop().call_later(max(0.0, max_s), cancel)
+    try:
+        return await receive()
+    except asyncio.CancelledError:
+        if not late:
+            raise
+        getattr(task, "uncancel", int)()  # from Python 3.11 on
+        return None
+    finally:
+        timer.cancel()
 
 
 async def _reply(send: Send, status: int, reason: str, headers: dict[str, str]) -> None:

@@ -44,7 +44,8 @@ from driftlab.serve_apps.timeline import Timeline
 
 SESSION = "session.json"
 IDLE_TIMEOUT_S = 60.0  # after the end of its stream, a session may be replaced by a new one
-MAX_WAITING = 8  # uploads of one session
+MAX_WAITING, MAX_WAITING_BYTES = 8, 32 * 2**20  # uploads of one session, and bytes of those before the newest
+MAX_REPLY_BYTES = 4 * 2**20  # of results in one reply, unless one result alone has more
 MAX_DECODED_BYTES = 256 * 2**20  # of one upload
 
 
@@ -68,6 +69,7 @@ class HostedSession:
         self.timeline, self.created = Timeline(), time.time()
         self.news = EventBell()  # rings at results and at the end
         self.on_work: Callable[[], None] = lambda: None  # called when a round is due
+        self.before_decoding: Callable[[int], None] = lambda size: None  # raises if the session decodes too many bytes
         self._lock, self._using, self._working = threading.Lock(), threading.Lock(), threading.Lock()
         self._taken = self._up_bytes = 0
         self.waits_since_s = 0.0  # monotonic clock at the oldest request for a round that is still waiting
@@ -88,8 +90,10 @@ class HostedSession:
                 return message.number
             if message.number != self.received + 1:
                 raise WireError(f"upload {message.number} does not follow upload {self.received}")
-            if len(self.waiting) >= MAX_WAITING:
-                raise UploadQueueFull(f"{MAX_WAITING} uploads are waiting already")
+            waiting_bytes = sum(len(one.payload) for one in self.waiting)
+            if len(self.waiting) >= MAX_WAITING or waiting_bytes > MAX_WAITING_BYTES:
+                raise UploadQueueFull(f"{len(self.waiting)} uploads of {waiting_bytes} bytes are waiting already")
+            self.before_decoding(self._decoded_bytes(message))
             write_atomically(self.folder / UPLOADS / f"{message.number:08d}", body)
             self._clock = (message.sent_s, time.monotonic())
             self.waits_since_s = self.waits_since_s if self.has_work else time.monotonic()
@@ -127,13 +131,23 @@ class HostedSession:
         """Return the seconds since the newest upload."""
         return time.monotonic() - self._clock[1]
 
-    def results(self, after: int) -> bytes | None:
-        """Return the results after a number, empty if there are none yet; None if some of them were deleted."""
+    def results(self, after: int) -> tuple[bytes, int] | None:
+        """Return the results after a number, and the last one's number; None if some were deleted.
+
+        They are empty if there are none yet, and have at most `MAX_REPLY_BYTES` or one result.
+        """
         newest = self.progress.number
         if after < newest - KEPT_RESULTS or after > newest:
             return None
-        files = (self.folder / RESULTS / f"{number:08d}" for number in range(after + 1, newest + 1))
-        return b"".join(file.read_bytes() for file in files)
+        found: list[bytes] = []
+        size = 0
+        for number in range(after + 1, newest + 1):
+            file = self.folder / RESULTS / f"{number:08d}"
+            size += file.stat().st_size
+            if found and size > MAX_REPLY_BYTES:
+                break
+            found.append(file.read_bytes())
+        return b"".join(found), after + len(found)
 
     def predict(self, images: np.ndarray[Any, Any]) -> tuple[int, Any]:
         """Predict images with one version of the network; return its number and the predictions."""
@@ -210,8 +224,8 @@ class HostedSession:
 
     @property
     def over(self) -> bool:
-        """Return whether the stream ended more than `IDLE_TIMEOUT_S` ago and every upload was used."""
-        return self.now_s() > self.app.facts.duration_s + IDLE_TIMEOUT_S and not self.has_work
+        """Return whether it was ended, or its stream did so `IDLE_TIMEOUT_S` ago and every upload was used."""
+        return self.ended or (self.now_s() > self.app.facts.duration_s + IDLE_TIMEOUT_S and not self.has_work)
 
     def now_s(self) -> float:
         """Return the device's time, extrapolated from its newest upload."""
@@ -290,11 +304,9 @@ class HostedSession:
 
     def _check(self, message: SampleMessage) -> None:
         """Raise WireError for an upload that this session cannot have sent, before it is decoded."""
-        height, width = self.app.size
         sampling, streaming = message.sampling, self.cell.runner.streaming
-        pixels = height * width * sampling.scale**2 * len(sampling.times_s)
-        if 3 * pixels > MAX_DECODED_BYTES:
-            raise WireError(f"{len(sampling.times_s)} frames would decode to {3 * pixels} bytes")
+        if self._decoded_bytes(message) > MAX_DECODED_BYTES:
+            raise WireError(f"{len(sampling.times_s)} frames would decode to {self._decoded_bytes(message)} bytes")
         if not -1e-9 <= sampling.times_s[0] <= sampling.times_s[-1] <= self.app.facts.duration_s:
             raise WireError(f"frames outside the stream, which lasts {self.app.facts.duration_s:g} s")
         if streaming.learner_site == "device":
@@ -304,6 +316,10 @@ class HostedSession:
         codec = getattr(streaming, "codec", sampling.codec)
         if sampling.codec != codec:
             raise WireError(f"the codec is '{sampling.codec}'; this session uses '{codec}'")
+
+    def _decoded_bytes(self, message: SampleMessage) -> int:
+        height, width = self.app.size
+        return 3 * height * width * message.sampling.scale**2 * len(message.sampling.times_s)
 
     def _restore(self) -> None:
         """Load the state and the unused uploads of the previous process."""

@@ -10,17 +10,24 @@ import asyncio
 import socket
 import threading
 import time
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEADER_TIMEOUT_S = 20.0  # for all headers of a request
+MAX_HEAD_BYTES, MAX_HEADERS = 16 * 2**10, 64  # of a request
 MAX_CONNECTIONS = 4000
+MAX_UNKNOWN, MAX_UNKNOWN_OF_ADDRESS = 1000, 100  # connections that have not sent a valid token yet
+MAX_SOCKET_BYTES, MAX_SOCKET_QUEUE = 8 * 2**20, 1  # of a message on a WebSocket; messages that wait to be read
+ACCEPT = "driftlab.accept"  # ASGI extension: a function that marks the connection as that of a valid token
 PORT_TIMEOUT_S, PORT_INTERVAL_S = 15.0, 0.05  # for a previous process to release the port; between attempts
 START_TIMEOUT_S = 30.0
+HEAD_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 @dataclass(frozen=True)
@@ -44,9 +51,13 @@ class HttpServer:
         tls: dict[str, Any] = {"ssl_certfile": where.cert, "ssl_keyfile": where.key} if where.cert else {}
         listener = listener_of(where)
         self.port: int = listener.getsockname()[1]
+        unknown = UnknownConnections()
         config = uvicorn.Config(
-            app,
-            http=HeaderTimeoutProtocol,
+            unknown.marking(app),
+            http=partial(LimitedProtocol, unknown),  # type: ignore[arg-type]
+            ws_max_size=MAX_SOCKET_BYTES,
+            ws_max_queue=MAX_SOCKET_QUEUE,
+            ws_per_message_deflate=False,  # a compressed message could be a thousand times as large as it seems
             lifespan="off",
             log_level="error",
             access_log=False,
@@ -68,14 +79,71 @@ class HttpServer:
         self.thread.join()
 
 
-class HeaderTimeoutProtocol(HttpToolsProtocol):
-    """Closes connections whose request headers do not arrive within `HEADER_TIMEOUT_S`."""
+class UnknownConnections:
+    """Connections without a valid token so far; above a limit the oldest are closed."""
+
+    def __init__(self) -> None:
+        self._connections: OrderedDict[tuple[str, int], Any] = OrderedDict()  # transports by address and port
+        self._of_address: Counter[str] = Counter()
+
+    def add(self, client: tuple[str, int], transport: Any) -> None:
+        """Add a new connection; close the oldest one of its address, or of all, if there are too many."""
+        self._connections[client] = transport
+        self._of_address[client[0]] += 1
+        if self._of_address[client[0]] > MAX_UNKNOWN_OF_ADDRESS:
+            self._close(next(one for one in self._connections if one[0] == client[0]))
+        elif len(self._connections) > MAX_UNKNOWN:
+            self._close(next(iter(self._connections)))
+
+    def drop(self, client: tuple[str, int] | None) -> None:
+        """Remove a connection that has ended or has sent a valid token."""
+        if client is not None and self._connections.pop(client, None) is not None:
+            self._of_address[client[0]] -= 1
+            self._of_address += Counter()  # without zeros
+
+    def marking(self, app: ASGIApp) -> ASGIApp:
+        """Return an application whose connections have the extension `ACCEPT`."""
+
+        async def marked(scope: Scope, receive: Receive, send: Send) -> None:
+            client = scope.get("client")
+            accept = partial(self.drop, None if client is None else tuple(client))
+            await app({**scope, "extensions": {**(scope.get("extensions") or {}), ACCEPT: accept}}, receive, send)
+
+        return marked
+
+    def _close(self, client: tuple[str, int]) -> None:
+        transport = self._connections[client]
+        self.drop(client)
+        transport.abort()
+
+
+def accept_connection(scope: Scope) -> None:
+    """Mark a connection as that of a valid token, if this server is in front of the application."""
+    (scope.get("extensions") or {}).get(ACCEPT, lambda: None)()
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """Closes connections whose request headers are too slow, too many or too long."""
 
     _timer: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+
+    def __init__(self, unknown: UnknownConnections, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._unknown = unknown
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        if self.client is not None:
+            self._unknown.add(self.client, transport)
         self._await_headers()
+
+    def data_received(self, data: bytes) -> None:
+        if self._timer is not None:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._timer is not None and self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse_head()
 
     def on_message_begin(self) -> None:
         self._await_headers()
@@ -83,11 +151,27 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._stop_waiting()
+        self._head_bytes = 0
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:
+            self._refuse_head()
+            raise ValueError("the parser must stop here")
         super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse an invalid request, unless the connection is closing already."""
+        if not self.transport.is_closing():
+            super().send_400_response(msg)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._unknown.drop(self.client)
         super().connection_lost(exc)
+
+    def _refuse_head(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(HEAD_TOO_LARGE)
+            self.transport.close()
 
     def _await_headers(self) -> None:
         if self._timer is None:

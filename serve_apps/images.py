@@ -1,8 +1,7 @@
-"""Decode the images of requests, and encode images and predictions of replies."""
+"""Encode the images and predictions of replies."""
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Sequence
 from functools import cache
@@ -10,37 +9,9 @@ from typing import Any
 
 import cv2
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
 from driftlab.datasets.sheet import PALETTE
-from driftlab.errors import RequestError
 from driftlab.platform.field.rounds import NewestSample
-
-MAX_PIXELS = 16 * 2**20  # of an image in a request
-
-
-def decode_image(body: bytes, size: tuple[int, int]) -> np.ndarray[Any, Any]:
-    """Return a PNG or JPEG image at the size of the network's input; refuse large images before decoding."""
-    data = np.frombuffer(body, dtype=np.uint8)
-    try:
-        image = cv2.imdecode(data, cv2.IMREAD_COLOR) if len(data) and _pixels(body) <= MAX_PIXELS else None
-    except cv2.error:
-        image = None
-    if image is None:
-        raise RequestError(f"{len(body)} bytes are not a PNG or JPEG image of at most {MAX_PIXELS} pixels")
-    height, width = size
-    if image.shape[:2] != size:
-        image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
-    return np.ascontiguousarray(image[..., ::-1]).astype(np.uint8)
-
-
-def _pixels(body: bytes) -> float:
-    """Return the number of pixels from the image header; infinity for other data."""
-    try:
-        with Image.open(io.BytesIO(body), formats=("PNG", "JPEG")) as image:
-            return float(image.width * image.height)
-    except (UnidentifiedImageError, OSError, Image.DecompressionBombError):
-        return float("inf")
 
 
 def prediction_document(version: int, task: str, prediction: Any) -> bytes:

@@ -64,11 +64,13 @@ async def _receive(
 async def _send(socket: WebSocket, session: HostedSession, hub: SessionRegistry, after: int) -> None:
     """Send results as soon as there are any."""
     while not (session.ended or hub.draining):
-        seen, newest, results = session.news.count, session.progress.number, session.results(after)
-        if results is None:
+        seen = session.news.count
+        found = await run_in_threadpool(session.results, after)
+        if found is None:
             await asyncio.wait_for(socket.send_bytes(GONE), SEND_TIMEOUT_S)
             return
+        results, after = found
         if results:
-            after = max(after, newest)
             await asyncio.wait_for(socket.send_bytes(RESULTS + results), SEND_TIMEOUT_S)
-        await session.news.wait(seen, POLL_INTERVAL_S)
+        if after == session.progress.number:
+            await session.news.wait(seen, POLL_INTERVAL_S)

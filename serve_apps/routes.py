@@ -19,12 +19,13 @@ from driftlab.errors import DriftlabError, RequestError, WireError
 from driftlab.platform.field.messages import FORMAT, MAX_REPORT_BYTES
 from driftlab.platform.field.request import SessionRequest
 from driftlab.platform.results.board.page import render
-from driftlab.serve_apps.batching import ImageBatches
+from driftlab.serve_apps.batching import ImageBatches, checked_pixels
 from driftlab.serve_apps.demo import DemoDevice
-from driftlab.serve_apps.guard import RETRY_AFTER, AccessMiddleware, deny
+from driftlab.serve_apps.guard import RETRY_AFTER, SESSION, AccessMiddleware, deny
 from driftlab.serve_apps.hosting import HostedSession, UploadQueueFull
 from driftlab.serve_apps.images import image_of
 from driftlab.serve_apps.live import exchange
+from driftlab.serve_apps.quotas import QuotaExceeded
 from driftlab.serve_apps.sessions import ServerFull, SessionRegistry
 from driftlab.serve_apps.tokens import TOKEN_REQUIRED, token_of
 
@@ -53,9 +54,19 @@ async def owner(request: Request) -> SessionRegistry:
     return hub
 
 
+async def opener(request: Request) -> SessionRegistry:
+    """Accept the enrolment token, at a limited rate, and the server's."""
+    hub = hub_of(request)
+    if not hub.is_enrolment(token_of(request)):
+        return await owner(request)
+    if not hub.openings.allow(""):
+        raise HTTPException(429, f"more than {hub.limits.openings:g} new sessions per second", RETRY_AFTER)
+    return hub
+
+
 async def session_of(request: Request, name: str) -> HostedSession:
     """Accept the session's token and the server's; any other session's token gets status 404."""
-    if hub_of(request).session_of(token_of(request)) is None:
+    if request.scope[SESSION] is None:
         await owner(request)
     session = _find_session(request, name)
     if session is None:
@@ -64,13 +75,13 @@ async def session_of(request: Request, name: str) -> HostedSession:
 
 
 def _find_session(connection: HTTPConnection, name: str) -> HostedSession | None:
-    hub = hub_of(connection)
-    own = hub.session_of(token_of(connection))
-    return hub.sessions.get(name) if own in (None, name) else None
+    own = connection.scope[SESSION]
+    return hub_of(connection).sessions.get(name) if own in (None, name) else None
 
 
 AnyHub = Annotated[SessionRegistry, Depends(any_hub)]
 Owner = Annotated[SessionRegistry, Depends(owner)]
+Opener = Annotated[SessionRegistry, Depends(opener)]
 Session = Annotated[HostedSession, Depends(session_of)]
 
 
@@ -106,7 +117,11 @@ async def live(socket: WebSocket, name: str, after: Annotated[int, Query(ge=0)] 
         await deny(socket.scope, socket.receive, socket.send, 404, NO_SESSION)
         return
     hub = hub_of(socket)
-    await exchange(socket, session, hub, after, partial(hub.rates.allow, token_of(socket)))
+    try:
+        with hub.quotas.socket(name):
+            await exchange(socket, session, hub, after, partial(hub.rates.allow, token_of(socket)))
+    except QuotaExceeded as error:
+        await deny(socket.scope, socket.receive, socket.send, 429, str(error), RETRY_AFTER)
 
 
 async def page(hub: Owner) -> HTMLResponse:
@@ -121,11 +136,11 @@ async def openapi(request: Request, hub: Owner) -> dict[str, Any]:
 
 
 async def list_sessions(hub: Owner) -> dict[str, Any]:
-    """Return the state of every session by its id."""
-    return {name: session.status() for name, session in list(hub.sessions.items())}
+    """Return the state of every session and its device by its id."""
+    return {name: session.status() | vars(hub.devices[name]) for name, session in list(hub.sessions.items())}
 
 
-async def open_session(hub: Owner, asked: SessionRequest) -> dict[str, str | int]:
+async def open_session(hub: Opener, asked: SessionRequest) -> dict[str, str | int]:
     """Open a session and return its token, which no other reply contains; may train the network first."""
     name, token = await run_in_threadpool(hub.open, asked)
     return {"id": name, "token": token, "weights": f"/sessions/{name}/weights", "format": FORMAT}
@@ -179,17 +194,17 @@ async def updates(
     until_s = loop.time() + hold_s
     while True:
         seen, left_s = session.news.count, until_s - loop.time()
-        results = session.results(after)
-        if results != b"" or left_s <= 0 or session.ended or hub.draining:
-            break
+        results = await run_in_threadpool(session.results, after)
+        if results is None:
+            raise HTTPException(410, "these results were deleted; request all weights")
+        if results[0] or left_s <= 0 or session.ended or hub.draining:
+            return Response(results[0], media_type=BINARY)
         await session.news.wait(seen, left_s)
-    if results is None:
-        raise HTTPException(410, "these results were deleted; request all weights")
-    return Response(results, media_type=BINARY)
 
 
-async def resync(session: Session) -> Response:
+async def resync(hub: AnyHub, session: Session, name: str) -> Response:
     """Request a result with all weights; return the number of the newest result before it."""
+    hub.quotas.resync(name)
     return Response(str(session.ask_all()), media_type="text/plain")
 
 
@@ -198,6 +213,8 @@ async def predict(request: Request, name: str) -> Response:
     session, hub = await session_of(request, name), hub_of(request)  # no dependency: it would double the time
     body = await read_body(request, hub.limits.image_bytes)
     batches: ImageBatches = request.app.state.batches
+    hub.quotas.check_processor(name)
+    hub.quotas.decode(name, 3 * checked_pixels(body))
     with hub.meters.prediction_s.time():
         document = await batches.predict(session, body)
     return Response(document, media_type="application/json")
@@ -217,6 +234,12 @@ async def drop(request: Request, session: Session, name: str) -> dict[str, str]:
     return {"dropped": name}
 
 
+async def revoke(session: Session, hub: Owner, name: str) -> dict[str, str]:
+    """Refuse the token of a session's device from now on, and end the session; its files stay."""
+    await run_in_threadpool(hub.revoke, name)
+    return {"revoked": name}
+
+
 async def start_demo(
     request: Request, hub: Owner, seconds: Annotated[float, Body(ge=1, le=3600, embed=True)] = 300.0
 ) -> dict[str, Any]:
@@ -224,7 +247,7 @@ async def start_demo(
     demo: DemoDevice = request.app.state.demo
     scheme = "https" if hub.cert else "http"
     url = f"{scheme}://127.0.0.1:{request.url.port}"  # not the host of the request, which a client can choose
-    return {"running": demo.start(url, token_of(request), seconds, hub.cert)}
+    return {"running": demo.start(url, hub.enrolment, seconds, hub.cert)}
 
 
 async def stop_demo(request: Request, hub: Owner) -> dict[str, Any]:
@@ -243,6 +266,7 @@ ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("POST", "/sessions", open_session),
     ("GET", "/sessions/{name}", status),
     ("DELETE", "/sessions/{name}", drop),
+    ("DELETE", "/sessions/{name}/token", revoke),
     ("GET", "/sessions/{name}/weights", weights),
     ("GET", "/sessions/{name}/source_summary", source_summary),
     ("GET", "/sessions/{name}/rounds", rounds),
@@ -268,13 +292,18 @@ def _body_schema(path: str) -> dict[str, Any] | None:
 
 def build_app(hub: Callable[[], SessionRegistry]) -> FastAPI:
     """Return the application; `hub` is called per request, so the hub may be created later."""
+
+    def charge(session: HostedSession, cpu_s: float) -> None:
+        hub().quotas.charge_processor(session.folder.name, cpu_s)
+
     app = FastAPI(title="driftlab", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.hub, app.state.batches, app.state.demo = hub, ImageBatches(), DemoDevice()
+    app.state.hub, app.state.batches, app.state.demo = hub, ImageBatches(charge), DemoDevice()
     for method, path, function in ROUTES:
         app.add_api_route(path, function, methods=[method], response_model=None, openapi_extra=_body_schema(path))
     for kind, code, headers in (
         (ServerFull, 503, RETRY_AFTER),
         (UploadQueueFull, 429, RETRY_AFTER),
+        (QuotaExceeded, 429, RETRY_AFTER),
         (WireError, 422, {}),
         (RequestError, 422, {}),
         (DriftlabError, 500, {}),

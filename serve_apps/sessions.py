@@ -12,18 +12,20 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from driftlab.errors import RunError
-from driftlab.platform.core.files import write_atomically
+from driftlab.platform.core.files import check_private, sync, write_atomically
 from driftlab.platform.field.request import SessionRequest, parse_session_request
 from driftlab.platform.field.rounds import RoundsWorker, Worker
 from driftlab.platform.sim.host import keep_freed_memory, use_one_thread
 from driftlab.serve_apps.fair_queue import FairQueue
 from driftlab.serve_apps.hosting import SESSION, HostedSession, read_session
+from driftlab.serve_apps.quotas import Limits, SessionQuotas, TokenBuckets
 from driftlab.serve_apps.server_metrics import ServerMetrics
-from driftlab.serve_apps.tokens import TokenRates
+from driftlab.serve_apps.tokens import enrolment_of
 
 log = logging.getLogger(__name__)
 POLL_INTERVAL_S = 0.05  # between checks whether all rounds are finished
@@ -33,19 +35,19 @@ class ServerFull(RunError):
     """The server already has the maximum number of sessions."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """The limits of one server."""
-
-    max_sessions: int = 64
-    body_bytes: int = 32 * 2**20
-    image_bytes: int = 4 * 2**20
-    rate_limit: float = 200.0  # requests per second of one token
-
-
 def digest_of(token: str) -> str:
     """Return the hash of a token; only hashes are written to disk."""
     return hashlib.sha256(token.encode()).hexdigest()
+
+
+@dataclass
+class DeviceFacts:
+    """The device of a session, for its owner."""
+
+    created: float  # wall clock
+    revoked: bool = False
+    seen: float | None = None  # wall clock at its newest request to this process
+    address: str = ""
 
 
 class SessionWorkerThread:
@@ -106,16 +108,22 @@ class SessionRegistry:
         use_one_thread()
         keep_freed_memory()
         self.folder, self.token_digest, self.limits = folder, digest_of(token), limits or Limits()
+        self.enrolment = enrolment_of(token)  # of devices, and the only token that they receive from the owner
         self.cert = cert  # certificate file of this server, for devices on the same computer
         self.sessions: dict[str, HostedSession] = {}
         self.tokens: dict[str, str] = {}  # digest of a session's token -> its id
+        self.devices: dict[str, DeviceFacts] = {}  # by the id of the session
         self.opening, self.draining = 0, False
-        self.meters, self.rates = ServerMetrics(self), TokenRates(self.limits.rate_limit)
+        self.meters, self.quotas = ServerMetrics(self), SessionQuotas(self.limits)
+        self.rates, self.address_rates = TokenBuckets(self.limits.rate_limit), TokenBuckets(self.limits.address_rate)
+        self.wrong_tokens = TokenBuckets(self.limits.wrong_tokens)
+        self.openings = TokenBuckets(self.limits.openings, burst_s=self.limits.max_sessions / self.limits.openings)
         self._lock = threading.Lock()
         self._builder = ThreadPoolExecutor(1, thread_name_prefix="building")
         self._own = () if workers else (RoundsWorker(),)
         self._runners = [SessionWorkerThread(worker, self.meters) for worker in workers or self._own]
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # private: it holds frames of devices
+        check_private(folder)
         self._reopen()
 
     @property
@@ -125,6 +133,23 @@ class SessionRegistry:
     def is_owner(self, token: str) -> bool:
         """Return whether a token is the server's; takes constant time."""
         return secrets.compare_digest(digest_of(token), self.token_digest)
+
+    def is_enrolment(self, token: str) -> bool:
+        """Return whether a token only opens sessions; takes constant time."""
+        return secrets.compare_digest(digest_of(token), digest_of(self.enrolment))
+
+    def seen(self, name: str, address: str) -> None:
+        """Record a request of a session's device."""
+        device = self.devices[name]
+        device.seen, device.address = time.time(), address
+
+    def revoke(self, name: str) -> None:
+        """Refuse the token of a session from now on, and end the session; its files stay."""
+        about = {**read_session(self.folder / name), "token": "", "revoked": True}
+        write_atomically(self.folder / name / SESSION, json.dumps(about))
+        self._forget_token(name)
+        self.devices[name].revoked = True
+        self.sessions[name].end()
 
     def session_of(self, token: str) -> str | None:
         """Return the id of a token's session; looked up by hash, so its duration reveals no token."""
@@ -150,9 +175,13 @@ class SessionRegistry:
 
     def drop(self, name: str) -> None:
         """End a session and delete its files."""
+        self._forget_token(name)
         self.sessions.pop(name).end()
-        self.tokens = {digest: one for digest, one in self.tokens.items() if one != name}
+        del self.devices[name]
         next(runner for runner in self._runners if name in runner.sessions).drop(name)
+
+    def _forget_token(self, name: str) -> None:
+        self.tokens = {digest: one for digest, one in self.tokens.items() if one != name}
 
     def drain(self, max_s: float) -> None:
         """Refuse new uploads and sessions, and wait up to `max_s` until all rounds are finished."""
@@ -178,6 +207,7 @@ class SessionRegistry:
             session = HostedSession(folder, asked, runner.worker)
             about = {"token": digest_of(token), "asked": asked.model_dump(mode="json"), "created": time.time()}
             write_atomically(folder / SESSION, json.dumps(about))
+            sync(self.folder)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -187,14 +217,20 @@ class SessionRegistry:
         return min(self._runners, key=lambda runner: len(runner.sessions))
 
     def _add(self, name: str, about: Any, session: HostedSession, runner: SessionWorkerThread) -> None:
+        session.before_decoding = partial(self.quotas.decode, name)
+        self.devices[name] = DeviceFacts(about["created"], about.get("revoked", False))
         self.sessions[name], session.created = session, about["created"]
-        self.tokens[about["token"]] = name
+        if self.devices[name].revoked:
+            session.end()
+        else:
+            self.tokens[about["token"]] = name
         runner.add(name, session)
 
     def _reopen(self) -> None:
         """Open the sessions of the previous process; log those that cannot be opened."""
         for folder in sorted(path for path in self.folder.iterdir() if (path / SESSION).exists()):
             try:
+                check_private(folder)
                 about, runner = read_session(folder), self._free_runner()
                 self._add(
                     folder.name,

@@ -1,17 +1,14 @@
-"""The token of a connection, and its request rate."""
+"""The token of a connection, and the token that only opens sessions."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-import time
-from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import hashlib
+import hmac
 
 from starlette.requests import HTTPConnection
 
-MAX_TOKENS = 10_000  # most recent ones whose rates are stored
 TOKEN_REQUIRED = {"WWW-Authenticate": 'Basic realm="driftlab", charset="UTF-8"'}  # makes browsers prompt for it
 
 
@@ -28,20 +25,10 @@ def token_of(connection: HTTPConnection) -> str:
     return ""
 
 
-@dataclass
-class TokenRates:
-    """A token bucket for each access token: `per_s` requests per second, bursts of twice as many."""
+def enrolment_of(owner: str) -> str:
+    """Return the token for devices that belongs to a server's token, which it does not reveal.
 
-    per_s: float
-    clock: Callable[[], float] = time.monotonic
-    left: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)  # requests left and time, by token
-
-    def allow(self, token: str) -> bool:
-        """Count a request, and return whether it is within the rate."""
-        now_s, burst = self.clock(), max(1.0, 2 * self.per_s)
-        before, before_s = self.left.pop(token, (burst, now_s))
-        left = min(burst, before + (now_s - before_s) * self.per_s)
-        self.left[token] = (left - 1 if left >= 1 else left, now_s)
-        if len(self.left) > MAX_TOKENS:
-            self.left.popitem(last=False)
-        return left >= 1
+    It only opens sessions. A server with the same token has the same one after a restart.
+    """
+    digest = hmac.new(owner.encode(), b"enrolment", hashlib.sha256).digest()
+    return base64.urlsafe_b64encode(digest[:24]).decode()

@@ -10,16 +10,19 @@ from typing import Any
 
 from driftlab.errors import RequestError, unknown_name
 from driftlab.platform.core.parameters import Parameter, parameters_of
-from driftlab.platform.core.registry import FAMILIES, Member, member_class
+from driftlab.platform.core.registry import FAMILIES, Member, member_class, parameter_faults
 from driftlab.platform.core.system_table import SYSTEMS
 from driftlab.platform.core.systems import System
 from driftlab.platform.lab import read as experiments
+from driftlab.platform.lab.forecast import can_act
+from driftlab.platform.streaming.base import StreamFacts
 from driftlab.platform.tune.document import SpaceDocument, parse
 
 FOLDER = Path(__file__).parent / "spaces"
 FIRST = {family: next(iter(names)) for family, names in FAMILIES.items()}  # the null members
 AROUND = 4.0  # a range spans default / AROUND to default x AROUND
 REASON = "a quarter of the default to four times it, within the parameter's range"
+STREAM = StreamFacts(fps=2.0, duration_s=60.0)  # the shortest of those that members are tuned on
 STREETS, SIGNS, APPS = "ams", "tent", "nestdnn"  # spaces with files, whose experiments the others share
 
 
@@ -162,19 +165,21 @@ def _like(system: System) -> str:
 
 def space_of(member: Member, system: int = 0) -> dict[str, dict[str, Any]]:
     """Return a domain per numeric, choice or boolean parameter of a member, by dotted path."""
-    given, found = dict(member.params), {}
-    for name, one in parameters_of(member_class(member.family, member.name)).items():
+    given, found, cls = dict(member.params), {}, member_class(member.family, member.name)
+    for name, one in parameters_of(cls).items():
         domain = _domain(one, given.get(name, one.default))
-        if domain is not None:
+        if domain is not None and "values" in domain:  # without choices that need another setting
+            domain["values"] = [each for each in domain["values"] if not parameter_faults(cls, {**given, name: each})]
+        if domain is not None and len(domain.get("values", "ab")) > 1:
             found[f"systems.{system}.{member.family}.{name}"] = {**domain, "why": f"{one.meaning}; {domain['why']}"}
     return found
 
 
 def host_of(family: str, name: str) -> dict[str, Any]:
     """Return a system with the member: one of the table, or one based on nestdnn."""
-    row = next((one for one in SYSTEMS.values() if getattr(one, family).name == name), None)
-    if row is not None:
-        return {"name": row.name}
+    rows = [one for one in SYSTEMS.values() if getattr(one, family).name == name]
+    if rows:
+        return {"name": next((one for one in rows if can_act(one, STREAM)), rows[0]).name}
     base = next(one for one in SYSTEMS.values() if getattr(one, family).name != FIRST[family])
     return {"name": name, "base": base.name, family: name}
 

@@ -19,9 +19,11 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+from benchmarks.field.abuse import run_abuses
 from benchmarks.field.faults import Disturbed
 from benchmarks.field.fuzz import run_fuzzing
 from benchmarks.field.paired import SYSTEMS, compare_systems
+from benchmarks.field.power import run_power_cuts
 from benchmarks.field.processes import RayServerProcess, ServerProcess
 
 
@@ -32,7 +34,7 @@ def faults(options: argparse.Namespace, count: int) -> tuple[dict[str, object], 
     sessions = 0
     with tempfile.TemporaryDirectory(prefix="driftlab-field-", ignore_cleanup_errors=True) as place:
         os.environ["DRIFTLAB_CACHE"] = f"{place}/networks"
-        server = (RayServerProcess if options.ray else ServerProcess)(Path(place))
+        server = RayServerProcess(Path(place)) if options.ray else ServerProcess(Path(place))
         try:
             while fallen.total() < count:
                 folder = Path(place) / f"session-{sessions}"
@@ -57,16 +59,20 @@ def faults(options: argparse.Namespace, count: int) -> tuple[dict[str, object], 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("campaign", choices=("faults", "fuzz", "schema", "paired"))
+    parser.add_argument("campaign", choices=("faults", "fuzz", "schema", "paired", "power", "abuse"))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--count", type=int, help="faults or requests")
-    parser.add_argument("--seconds", type=float, default=90.0, help="length of a disturbed stream")
+    parser.add_argument("--count", type=int, help="faults, requests or power cuts")
+    parser.add_argument("--seconds", type=float, default=90.0, help="length of a disturbed stream, or of an abuse")
     parser.add_argument("--per-session", type=int, default=6, help="most faults of one stream")
     parser.add_argument("--ray", action="store_true", help="on Ray Serve, whose replica and learners are killed too")
     parser.add_argument("--systems", nargs="+", default=SYSTEMS, help="systems of `paired`")
     options = parser.parse_args()
     if options.campaign == "faults":
         totals, broken = faults(options, options.count or 50)
+    elif options.campaign == "power":
+        totals, broken = run_power_cuts(options.seed, options.count or 200)
+    elif options.campaign == "abuse":
+        totals, broken = run_abuses(options.seconds)
     elif options.campaign == "paired":
         totals, broken = compare_systems(options.seed, options.seconds, options.systems)
     else:

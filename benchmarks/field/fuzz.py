@@ -164,7 +164,7 @@ def run_fuzzing(seed: int, count: int, *, by_schema: bool = False) -> tuple[dict
     slowest_s, resident_mb = 0.0, [0.0, 0.0]
     with tempfile.TemporaryDirectory(prefix="driftlab-fuzz-", ignore_cleanup_errors=True) as place:
         os.environ["DRIFTLAB_CACHE"] = f"{place}/networks"
-        server = ServerProcess(Path(place))
+        server = ServerProcess(Path(place), "5000")
         try:
             client = server.client()
             session = client.ask_json("POST", "/sessions", ASKED)

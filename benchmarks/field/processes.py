@@ -37,7 +37,8 @@ class ServerProcess:
 
     parts: ClassVar[Mapping[str, str]] = {}  # titles of child processes, by part
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.options = options  # of the program
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port: int = free.getsockname()[1]
         self.folder = folder
@@ -57,7 +58,7 @@ class ServerProcess:
                 time.sleep(0.1)
 
     def command(self) -> list[str]:
-        return ["-m", "benchmarks.field.server", str(self.port), str(self.folder / "kept")]
+        return ["-m", "benchmarks.field.server", str(self.port), str(self.folder / "kept"), *self.options]
 
     @property
     def url(self) -> str:

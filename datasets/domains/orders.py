@@ -13,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 INTERLEAVED, RECURRING, GRADUAL, MIXED, MARKOV = "interleaved", "recurring", "gradual", "mixed", "markov"
+LISTED = "listed"
 ORDERS = MappingProxyType(
     {
         INTERLEAVED: "all domains in random order without two of one shift in succession; reshuffled each round",
         RECURRING: "all domains in random order; the same order in each round",
+        LISTED: "all domains in the order of `shifts`; the same order in each round",
         GRADUAL: "one shift after another, each from its lowest severity to its highest and back",
         MIXED: "an independent random domain for each frame",
         MARKOV: "the domain of the previous frame, or with probability 1 - rho a random one by frequency",
@@ -81,6 +83,8 @@ class Order:
         return self._rounds[turn]
 
     def _draw(self, turn: int) -> tuple[int, ...]:
+        if self.kind == LISTED:
+            return tuple(range(len(self.domains)))
         if self.kind == RECURRING and turn:
             return self._rounds[0]
         rng = self._rng(42, turn)

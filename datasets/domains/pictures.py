@@ -17,6 +17,7 @@ from driftlab.datasets.slides import Rows, Slides
 from driftlab.errors import RequestError
 
 MAX_IMAGES = 5000  # of a set's test part; independent of the length, so a longer stream begins like a shorter one
+MAX_SMALL, SMALL_PX = 10_000, 64 * 64  # those of CIFAR-10-C for small images; ImageNet-C is usually tested on 5 000
 MAX_DRAWS, MIN_CHUNK = 50, 10  # attempts to draw chunks of correlated labels, and images that each should have
 ALIASES = {"automobile": "car", "aeroplane": "airplane", "motorcycle": "motorbike"}
 Pool = tuple[int, int, int]  # part (0: adaptation, 1: scored), number of the set, severity of the subpopulation
@@ -117,9 +118,10 @@ class DomainSlides(Slides):
     @cached_property
     def _sets(self) -> list[LabelledImages]:
         """Return the test parts of all sets; of other sets only the shared classes, with the base's numbers."""
-        sets = [open_test(self.labelled, size=self.size, at_most=MAX_IMAGES)]
+        at_most = MAX_SMALL if self.size[0] * self.size[1] <= SMALL_PX else MAX_IMAGES
+        sets = [open_test(self.labelled, size=self.size, at_most=at_most)]
         for name in self._others:
-            other = open_test(name, size=self.size, at_most=MAX_IMAGES)
+            other = open_test(name, size=self.size, at_most=at_most)
             numbers = shared_classes(self.classes, class_names(name, size=self.size))
             shared = np.isin(other.classes, list(numbers))
             classes = np.array([numbers[int(kind)] for kind in other.classes[shared]], np.int64)

@@ -17,7 +17,7 @@ import typer
 import typer.core
 
 from driftlab import __version__
-from driftlab.cli import apps, catalogue, check, demo, doctor, field, results, run, tune
+from driftlab.cli import apps, boxes, catalogue, check, demo, devices, doctor, field, new, results, run, tune
 from driftlab.cli.output import print_note, say
 from driftlab.errors import DriftlabError, RequestError
 from driftlab.renamed import RENAMED, name_hint
@@ -41,7 +41,7 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
     app.callback()(_common)
-    for group in (doctor, catalogue, check, run, demo, tune, field, apps, results):
+    for group in (doctor, catalogue, boxes, new, check, run, demo, tune, field, devices, apps, results):
         group.register(app)
     for command in app.registered_commands:
         command.cls = _Command

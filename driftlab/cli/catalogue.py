@@ -28,7 +28,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("list", short_help="List systems, members, workloads, devices, experiments, claims.")(list_names)
+    app.command("list", short_help="List the kinds of names, or the names of one kind.")(list_names)
     app.command(short_help="Show the parameters and the page of one name.")(show)
 
 
@@ -39,7 +39,7 @@ def list_names(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the names of one kind, or of all kinds, with one line about each."""
+    """List the kinds with the number of their names, or the names of one kind with one line about each."""
     kinds = [kind] if kind is not None else list(KINDS)
     # The spaces import all methods: first, so that no docstring is read from source, which saves .06 s of `list`.
     listed = {name: kind_of(name).summaries() for name in sorted(kinds, key=lambda kind: kind != "spaces")}
@@ -49,9 +49,7 @@ def list_names(
     elif kind is not None:
         print_columns(listed[kind].items())
     else:
-        for name, rows in listed.items():
-            say(f"{name}:")
-            print_columns(rows.items(), indent="  ")
+        print_columns([(name, len(rows), f"driftlab list {name}") for name, rows in listed.items()])
 
 
 def show(
@@ -80,7 +78,7 @@ def show(
     """Show the description, parameters, defaults and documentation page of one name."""
     kind, slash, rest = name.partition("/")
     if not slash or not rest:
-        raise _without_kind(name)
+        kind, rest = _only_kind(name), name
     if image is None and video is None:
         given = {"--set": set_, "--seed": seed, "--seconds": seconds}
         if extra := [option for option, value in given.items() if value not in (None, [])]:
@@ -101,11 +99,13 @@ def show(
         _print_entry(entry)
 
 
-def _without_kind(name: str) -> RequestError:
-    """Return the error for a name without its kind, with every kind that has this name."""
-    found = [f"{kind}/{name}" for kind, own in KINDS.items() if name in own.summaries()]
-    fix = f"Use {' or '.join(found)}." if found else f"Kinds: {', '.join(KINDS)}."
-    return RequestError(f"'{name}' is not KIND/NAME, such as systems/no_custom. {fix}")
+def _only_kind(name: str) -> str:
+    """Return the only kind that has a name; raise RequestError if none or several have it."""
+    found = [kind for kind, own in KINDS.items() if name in own.summaries()]
+    if len(found) == 1:
+        return found[0]
+    fix = f"Use {' or '.join(f'{kind}/{name}' for kind in found)}." if found else f"Kinds: {', '.join(KINDS)}."
+    raise RequestError(f"'{name}' is not KIND/NAME, such as systems/no_custom. {fix}")
 
 
 def _draw(entry: Entry, image: Path, seed: int, settings: list[str]) -> Callable[[], None]:

@@ -227,7 +227,7 @@ def opencv() -> Finding:
 
 def cache() -> Finding:
     """Check that the cache of trained networks is writable."""
-    from driftlab.platform.networks.training.artifacts import FOLDER_VARIABLE, cache_folder
+    from driftlab.platform.networks.training.states import FOLDER_VARIABLE, cache_folder
 
     return _check_folder("cache", cache_folder(), f"set {FOLDER_VARIABLE} to a writable folder")
 

@@ -19,10 +19,17 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLE = "DRIFTLAB_TOKEN"
 MAX_SIZE = 20  # characters of --size
-Port = Annotated[int, typer.Option(min=1, max=65535, help="Port on the loopback interface.")]
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+Port = Annotated[int, typer.Option(min=1, max=65535, help="Port of the server.")]
 Token = Annotated[
     str | None,
-    typer.Option(help=f"The server's token.  [default: ${TOKEN_VARIABLE}]", envvar=TOKEN_VARIABLE, show_default=False),
+    typer.Option(
+        help=f"The token for devices.  [default: ${TOKEN_VARIABLE}]", envvar=TOKEN_VARIABLE, show_default=False
+    ),
+]
+OwnerToken = Annotated[
+    str | None,
+    typer.Option(help=f"The owner's token.  [default: ${TOKEN_VARIABLE}]", envvar=TOKEN_VARIABLE, show_default=False),
 ]
 Server = Annotated[str | None, typer.Option(metavar="URL", help="Address of the server.", show_default=False)]
 Out = Annotated[Path | None, typer.Option(help="Folder for the results.  [default: runs/field-TIME]")]
@@ -66,28 +73,41 @@ def register(app: typer.Typer) -> None:
 
 def serve(
     port: Port = 8700,
-    token: Token = None,
+    host: Annotated[str, typer.Option(help="Address of the interface to listen on.")] = LOOPBACK[0],
+    token: OwnerToken = None,
     state_dir: Annotated[Path, typer.Option(help="Folder of the sessions, which a restart resumes.")] = Path("served"),
     max_sessions: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of sessions.")] = 64,
     rate_limit: Annotated[float, typer.Option(min=0.1, help="Maximum requests per second and token.")] = 200.0,
     cert: Annotated[Path | None, typer.Option(help="Certificate in PEM format, for TLS.", show_default=False)] = None,
     key: Annotated[Path | None, typer.Option(help="Private key in PEM format.", show_default=False)] = None,
+    without_tls: Annotated[
+        bool, typer.Option("--without-tls", help="Allow another --host without TLS: tokens and frames are readable.")
+    ] = False,
     address: Annotated[str | None, typer.Option(help="Serve on this Ray cluster: HOST:PORT or auto.")] = None,
 ) -> None:
     """Train networks on the uploads of devices, and serve updates and predictions over HTTP.
 
-    The server runs on Ray Serve until it is interrupted. Every route requires the token, which is given, or created and
-    printed at the start.
+    The server runs on Ray Serve until it is interrupted. It prints two tokens: that with which devices open sessions,
+    and the owner's, unless it is given.
     """
+    from driftlab.platform.core.files import check_private
     from driftlab.serve_apps.deployment import MIN_TOKEN, ServerArgs, serving
     from driftlab.serve_apps.http_server import ServerAddress
+    from driftlab.serve_apps.tokens import enrolment_of
 
     if token is not None and len(token) < MIN_TOKEN:
         raise RequestError(
             f"The token has {len(token)} characters. Use at least {MIN_TOKEN}, or leave it out to create one."
         )
     secret = token or secrets.token_urlsafe(24)
-    where = ServerAddress("127.0.0.1", port, *_tls(cert, key))
+    if state_dir.exists():
+        check_private(state_dir)
+    where = ServerAddress(host, port, *_tls(cert, key))
+    if host not in LOOPBACK and not where.cert and not without_tls:
+        raise RequestError(
+            f"Without TLS, other computers in the network of '{host}' can read tokens and frames. Give --cert and "
+            "--key, or --without-tls if a proxy in front of the server has TLS."
+        )
     args = ServerArgs(
         state_dir=str(state_dir.absolute()),
         token=secret,
@@ -95,11 +115,13 @@ def serve(
         rate_limit=rate_limit,
         cert=where.cert,
     )
+    print_note("Starting the server and its Ray processes, which takes about half a minute.")
     with serving(args, where, address):
         say(f"server  {where.url}")
+        say(f"token   {enrolment_of(secret)}  for devices: it only opens sessions")
         if token is None:
-            say(f"token   {secret}")
-        say("In a browser, enter the token as the password; the user name is ignored.")
+            say(f"owner   {secret}  for you: keep it on this computer")
+        say("In a browser, enter the owner's token as the password; the user name is ignored.")
         threading.Event().wait()
 
 
@@ -157,8 +179,7 @@ def device(
         settings = settings_of_apps(chosen, stream, _student(network, pretrain_steps), seed, memory)
         run_apps(apps, settings, capacity, out, as_json)
         return
-    from driftlab.platform.field.agent import Agent, join, read_ticket
-    from driftlab.platform.field.client import Client
+    from driftlab.platform.field.agent import Agent, check_token, join, read_ticket
 
     if resume is not None:
         ticket = read_ticket(resume)
@@ -170,7 +191,7 @@ def device(
         stream,
         teacher_steps,
     )
-    Client(url, secret)  # refuses an invalid address or token before the message
+    check_token(url, secret)
     print_note("Opening a session. The server trains the network if it is not cached, which takes a minute or more.")
     ticket = join(url, secret, asked, source)
     _start(Agent(ticket), out, as_json)
@@ -225,12 +246,12 @@ def fleet(
     as_json: Json = False,
 ) -> None:
     """Run many devices with one server, as a load test; each has its own session, seed and folder."""
-    from driftlab.platform.field.client import Client
+    from driftlab.platform.field.agent import check_token
     from driftlab.platform.field.fleet import Fleet
     from driftlab.platform.lab import paths
 
     url, secret = _server(server, token)
-    Client(url, secret)
+    check_token(url, secret)
     stream = {"name": workload, "duration_s": seconds, "fps": fps, **_size(size)}
     student = _student(network, pretrain_steps)
     asked = [

@@ -66,15 +66,35 @@ class TimeLeft:
         return None if done < MIN_SHARE * self._of else took_s * (self._of - self._done) / done
 
 
+class TrainingStates:
+    """States of trainings as text: step, loss, and time left by the speed since the first report."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[TimeLeft, int]] = {}
+
+    def text(self, network: str, step: int, of: int, loss: float) -> str:
+        """Return the state of a network's training."""
+        left, before = self._known.get(network) or (TimeLeft(of), 0)
+        left.advanced(step - before, time.monotonic())
+        self._known[network] = left, step
+        ends = "" if left.left_s is None else f", {_format_left(left.left_s)}"
+        return f"{network}: step {step}/{of}, loss {loss:.3g}{ends}"
+
+
 class Lines(Progress):
     """Plain lines: two per network, one per cell, and the progress every `PLAIN_INTERVAL_S`."""
 
     def __init__(self) -> None:
-        self._left, self._printed_s = TimeLeft(0.0), time.monotonic()
-        self._cells = self._ended = self._announced = 0
+        self._start(0, 0.0)
+
+    def _start(self, cells: int, work_s: float) -> None:
+        """Start to count from 0; a notebook has one listener for all its runs."""
+        self._cells, self._left, self._printed_s = cells, TimeLeft(work_s), time.monotonic()
+        self._ended = self._announced = 0
+        self._trainings = TrainingStates()
 
     def begins(self, cells: int, kept: int, work_s: float) -> None:
-        self._cells, self._left = cells, TimeLeft(work_s)
+        self._start(cells, work_s)
         finished = f" ({kept} already finished)" if kept else ""
         print_note(f"{count(cells, 'cell')} to run{finished}")
 
@@ -85,6 +105,12 @@ class Lines(Progress):
         if number > self._announced:  # it is reported again when a cell waits for it
             self._announced = number
             print_note(f"network {number}/{of}: {network}")
+
+    def training(self, network: str, step: int, of: int, loss: float) -> None:
+        state = self._trainings.text(network, step, of, loss)
+        if time.monotonic() - self._printed_s >= PLAIN_INTERVAL_S:
+            self._printed_s = time.monotonic()
+            print_note(state)
 
     def built(self, network: str, done: int, of: int) -> None:
         print_note(f"network {done}/{of} ready: {network}")
@@ -109,6 +135,7 @@ class Bar(Progress):
         self._task = bars.add_task("networks", total=None, left="")
         self._cells = self._ended = 0
         self._of_s, self._left = 0.0, TimeLeft(0.0)
+        self._trainings = TrainingStates()
 
     def begins(self, cells: int, kept: int, work_s: float) -> None:
         self._cells, self._of_s, self._left = cells, work_s, TimeLeft(work_s)
@@ -118,6 +145,9 @@ class Bar(Progress):
 
     def building(self, network: str, number: int, of: int) -> None:
         self._bars.update(self._task, description=f"network {number}/{of}: {network}", total=of)
+
+    def training(self, network: str, step: int, of: int, loss: float) -> None:
+        self._bars.update(self._task, description=self._trainings.text(network, step, of, loss))
 
     def built(self, network: str, done: int, of: int) -> None:
         self._bars.update(self._task, completed=done)

@@ -120,6 +120,7 @@ def _start(document: SpaceDocument, out: Path | None, runner: _TrialRunner, as_j
 
     check_loggers(runner.log)
     restart(document.portable)
+    _warn_of_idle_defaults(document)
     with begin_search(document, out) as session:
         _work(session, runner, session.directory)
     _conclude(session.directory, as_json)
@@ -188,8 +189,19 @@ def _work(session: TuneSession, runner: _TrialRunner, folder: Path) -> None:
         raise
 
 
+def _warn_of_idle_defaults(document: SpaceDocument) -> None:
+    from driftlab.platform.tune.document import experiment_of, is_idle
+
+    if is_idle(experiment_of(document.experiment, document.defaults(), document.seeds)):
+        print_note(
+            f"note: with its defaults '{document.system}' acts after the end of every session, so that trial 0 scores "
+            "as the unadapted network does. A gain over it is not one over a working default."
+        )
+
+
 def _plan(document: SpaceDocument, as_json: bool) -> None:
     """Print the settings with domain, default and reason."""
+    _warn_of_idle_defaults(document)
     if as_json:
         print_json(document.model_dump(mode="json"))
         return
@@ -243,10 +255,10 @@ def _conclude_each(directory: Path, searches: Searches, files: Mapping[str, Path
 
 
 def _gain(found: SearchResults) -> tuple[str, ...]:
-    """Return the first objective on held-out seeds: metric, defaults, best settings and verdict."""
+    """Return the first objective on held-out seeds: metric, defaults, recommended settings and verdict."""
     metric = found.objectives[0].metric
     (row,) = (row for row in found.held_out() if row.metric == metric)
-    tuned = row.defaults if row.best is None else row.best  # the defaults are best, and ran once
+    tuned = row.best if found.supported and row.best is not None else row.defaults  # which ran once if they are best
     return metric, _figure(row.defaults), _figure(tuned), row.verdict
 
 
@@ -262,7 +274,8 @@ def _conclude(directory: Path, as_json: bool) -> None:
 
     best, report, found = write_best(directory), write_report(directory), open_search(directory)
     if as_json:
-        recommended = found.best and {"trial": found.best.number, "settings": found.best.settings}
+        chosen = found.recommended
+        recommended = chosen and {"trial": chosen.number, "settings": chosen.settings}
         held_out = [asdict(row) for row in found.held_out()]
         paths = {"directory": directory, "best_file": best, "report": report}
         print_json({**paths, "budget": asdict(found.budget), "best": recommended, "held_out": held_out})

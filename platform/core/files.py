@@ -1,10 +1,11 @@
-"""Atomic writes: a file is complete or absent, even if the writer is killed."""
+"""Atomic writes: a file is complete or absent, even after a kill or a power cut. Private folders."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,9 +20,40 @@ def atomic_write(file: Path) -> Iterator[Path]:
     draft = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         yield draft
+        sync(draft)  # before the rename: it may reach the disk first
         draft.replace(file)
+        sync(file.parent)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Return once a file, or the list of a folder's entries, is on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def append_lines(file: Path, lines: Iterable[str]) -> None:
+    """Append lines to a file; they are on disk afterwards."""
+    with file.open("a", encoding="utf-8") as sink:
+        sink.writelines(f"{line}\n" for line in lines)
+    sync(file)
+    sync(file.parent)
+
+
+def check_private(folder: Path) -> None:
+    """Refuse a folder that another user owns or can write to: its files could be planted."""
+    facts = folder.stat()
+    if facts.st_uid != os.geteuid():
+        raise RequestError(f"'{folder}' belongs to user {facts.st_uid}, not to you. Use a folder of your own.")
+    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise RequestError(
+            f"Other users can write to '{folder}' (mode {stat.S_IMODE(facts.st_mode):o}). Use a new folder, or check "
+            f"its files and run `chmod go-w '{folder}'`."
+        )
 
 
 def remove_drafts(folder: Path) -> None:

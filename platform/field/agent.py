@@ -66,6 +66,15 @@ class DeviceReport:
     away: str
 
 
+def check_token(server: str, token: str) -> None:
+    """Raise RequestError for an invalid address, or a token with which no session can be opened."""
+    client = Client(server.rstrip("/"), token)
+    try:
+        client.ask("GET", "/sessions")
+    finally:
+        client.close()
+
+
 def join(server: str, token: str, asked: SessionRequest, source: str = "") -> Ticket:
     """Create a session on a server; this takes minutes if the server must train the network first."""
     client = Client(server.rstrip("/"), token, timeout_s=BUILD_S)

@@ -18,7 +18,7 @@ from driftlab.platform.sim.setting import Cell
 MAX_PIXELS = 1024 * 1024  # of a frame
 MAX_STEPS = 20_000  # of pre-training on the server
 MAX_SESSION_S = 7 * 86_400.0
-OWN_STREAMS = ("video", "folder", "cityscapes", CAMERA)  # prefixes of workloads whose frames are on the device
+OWN_STREAMS = ("video", "folder", "cityscapes", "acdc", "shift", CAMERA)  # workloads with frames on the device
 PLAIN = r"^[A-Za-z0-9_+-]{1,64}$"  # the name of a member; a path would make the server load code
 STREAM = r"^[A-Za-z0-9_-]{1,64}(/[A-Za-z0-9_-]{1,64})?$"  # the name of a stream; a path would make it read files
 

@@ -1,29 +1,30 @@
 """Training rounds in real time: the simulator's rounds on the uploads in a session's folder.
 
 The request for a round may be repeated: its inputs are in the session's folder, and its results are written there
-before it returns. If the process is killed during a round, the next process runs the same round again. The pickle of
-the nodes is read from the folder only, never from a message.
+before it returns. If the process is killed during a round, the next process runs the same round again.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import logging
-import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from driftlab.errors import RunError
-from driftlab.platform.core.files import write_atomically
+from driftlab.errors import RunError, WireError
+from driftlab.platform.core.files import append_lines, write_atomically
 from driftlab.platform.core.records import Received
+from driftlab.platform.field.media import MediaDecoder
 from driftlab.platform.field.messages import ResultKind, ResultMessage, SampleMessage, decode_samples, dump_state
 from driftlab.platform.field.opening import FieldCell, open_on_server
 from driftlab.platform.field.request import SessionRequest
+from driftlab.platform.field.state_file import dump_objects, load_objects
 from driftlab.platform.sim.host import keep_freed_memory, use_one_thread
 from driftlab.platform.sim.inline import InlineJob, InlineSession
 from driftlab.platform.sim.messages import Delivery, LabelDelivery, UpdateDelivery, Upload
@@ -32,7 +33,8 @@ from driftlab.platform.sim.rows import update_row
 from driftlab.platform.sim.session import Job, NodeId, Session
 
 log = logging.getLogger(__name__)
-NODES, UPLOADS, RESULTS, LOCK = "nodes.pickle", "uploads", "results", "rounds.lock"
+STATE, ROUNDS, UPLOADS, RESULTS, LOCK = "state.safetensors", "rounds.jsonl", "uploads", "results", "rounds.lock"
+OLD_STATE = "nodes.pickle"  # of versions that stored pickles, which are never read
 KEPT_RESULTS = 1000  # newest messages on disk; a device further behind must request all weights
 LOCK_TIMEOUT_S, LOCK_INTERVAL_S = 30.0, 0.05  # for a killed process to release the session's lock
 JOB_INTERVAL_S = 0.01  # between checks whether a call has returned
@@ -121,6 +123,7 @@ class RoundsWorker:
         use_one_thread()
         keep_freed_memory()
         self._sessions: dict[Path, SessionRounds] = {}
+        self._decoder = MediaDecoder()
 
     def build(self, asked: SessionRequest) -> None:
         open_on_server(asked, InlineSession())
@@ -129,7 +132,7 @@ class RoundsWorker:
         try:
             session = self._sessions.get(request.folder)
             if session is None:
-                session = self._sessions[request.folder] = SessionRounds(request.folder, request.asked)
+                session = self._sessions[request.folder] = SessionRounds(request.folder, request.asked, self._decoder)
             return session.work(request)
         except Exception as error:  # reported in the reply: other sessions must continue
             log.warning("session in %s failed", request.folder, exc_info=True)
@@ -144,6 +147,7 @@ class RoundsWorker:
     def close(self) -> None:
         for folder in list(self._sessions):
             self.drop(folder)
+        self._decoder.close()
 
 
 def drive(
@@ -167,12 +171,14 @@ def drive(
 class SessionRounds:
     """The nodes of one session and their state on disk."""
 
-    def __init__(self, folder: Path, asked: SessionRequest) -> None:
+    def __init__(self, folder: Path, asked: SessionRequest, decoder: MediaDecoder) -> None:
+        self._decoder = decoder
         self.folder, self._lock = folder, _take_lock(folder / LOCK)
         self._session = InlineSession()
         self.cell: FieldCell = open_on_server(asked, self._session)
         self.app = self.cell.app
         self.progress = SessionState(server_state=self.app.learner.server_state)
+        self._stored_rounds = 0
         self._shown: NewestSample | None = None
         self._clock = (0.0, time.monotonic())  # the device's time, and this computer's when it was received
         self.cell.runner.place_teachers()
@@ -223,9 +229,10 @@ class SessionRounds:
             self.app.choice.runs = runs
 
     def _decode(self, message: SampleMessage) -> Upload | None:
-        """Decode an upload on the node that the round reads it from; None if its payload is invalid."""
+        """Decode an upload for the node that the round reads it from; None if its payload is invalid."""
         session, sampling = self._session, message.sampling
-        frames = session.call(self.app.learner.receiver, "receive", message.payload, sampling, self.app.size)
+        reply = self._decoder.receive(message.payload, sampling, self.app.size)
+        frames = InlineJob(self.app.learner.receiver, "receive", reply)
         received: Received = frames.reply.facts
         if received.refused:
             log.warning("upload %s in %s: %s", message.number, self.folder, received.refused)
@@ -282,11 +289,13 @@ class SessionRounds:
     # State ----------------------------------------------------------------------------------------------------------
 
     def _store_state(self) -> None:
-        """Write the state, then delete the uploads that it includes: a crash in between only repeats a round."""
+        """Write rounds and state, then delete the uploads in them: a crash in between only repeats a round."""
         progress, learner, choice = self.progress, self.app.learner, self.app.choice
         progress.nodes, progress.server_state = dict(self._session.nodes), learner.server_state
         progress.has_learner, progress.trains, progress.runs = learner.placed, choice.trains, choice.runs
-        write_atomically(self.folder / NODES, pickle.dumps(progress))
+        append_lines(self.folder / ROUNDS, (json.dumps(vars(one)) for one in progress.rounds[self._stored_rounds :]))
+        self._stored_rounds = len(progress.rounds)
+        write_atomically(self.folder / STATE, dump_objects(replace(progress, rounds=[])))
         for file in upload_files(self.folder):
             if int(file.name) <= progress.used:
                 file.unlink()
@@ -295,7 +304,7 @@ class SessionRounds:
         """Load the state that the previous process stored."""
         state = read_state(self.folder)
         if state is not None:
-            self.progress = state
+            self.progress, self._stored_rounds = state, len(state.rounds)
             self._session.nodes.update(state.nodes)
             self.app.learner.server_state, self.app.learner.placed = state.server_state, state.has_learner
             self.app.choice.trains, self.app.choice.runs = state.trains, state.runs
@@ -303,14 +312,30 @@ class SessionRounds:
 
 def read_state(folder: Path) -> SessionState | None:
     """Return the state that the last round stored; None before the first one."""
-    file = folder / NODES
+    file = folder / STATE
+    if (folder / OLD_STATE).exists():
+        raise RunError(f"'{folder / OLD_STATE}' is of another version of driftlab. Start a new session.")
     if not file.exists():
         return None
     try:
-        state: SessionState = pickle.loads(file.read_bytes())
-    except (AttributeError, ImportError) as error:  # a class that has another name or place here
-        raise RunError(f"'{file}' is of another version of driftlab: {error}. Start a new session.") from error
-    return state
+        state = load_objects(file.read_bytes())
+        if not isinstance(state, SessionState):
+            raise WireError("it has no session")
+    except WireError as error:
+        raise RunError(
+            f"'{file}' is damaged or of another version of driftlab: {error}. Start a new session."
+        ) from error
+    return replace(state, rounds=_read_rounds(folder / ROUNDS, state.number))
+
+
+def _read_rounds(file: Path, newest: int) -> list[RoundFacts]:
+    """Return the rounds up to a number; remove the lines of later ones, whose state was not stored."""
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
+    whole = [json.loads(line) for line in lines if line.endswith("\n")]
+    kept = [one for one in whole if one["number"] <= newest]
+    if len(kept) < len(lines):
+        write_atomically(file, "".join(json.dumps(one) + "\n" for one in kept))
+    return [RoundFacts(**one) for one in kept]
 
 
 def upload_files(folder: Path) -> Iterator[Path]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,8 @@ from driftlab.platform.lab.cells import has_own_classes, measured_of, open_workl
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.tuned import tuned_by
 from driftlab.platform.networks.named import task_of
-from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe, SourceSummaryRecipe
+from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe, SourceSummaryRecipe, is_kept
+from driftlab.platform.networks.training.states import training_of
 from driftlab.platform.networks.training.weight_files import digest_of
 from driftlab.platform.sim.session import Backend, Job, NodeId, Session
 from driftlab.platform.sim.setting import AppNetworks, BuiltNetwork, TeacherSpec, TrainingSite, WorkloadSetup, setup_key
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from driftlab.platform.lab.read import Experiment
 from driftlab.platform.core.spec import AppPart, StudentPart, TeacherPart, WorkloadPart
 
+WATCH_S = 1.0  # between two reports of a training
 FIXED = Member("scaling", "fixed")
 
 
@@ -33,13 +37,34 @@ def settings_of(experiment: Experiment, backend: Backend, progress: Progress) ->
     asked = _asked(experiment)
     wanted = recipes_of(experiment)
     session = backend.open("artefacts")
-    built = _build(wanted, session, progress, experiment.limits.member_s)
+    with _watched(wanted.values(), progress):
+        built = _build(wanted, session, progress, experiment.limits.member_s)
     packs = _packs([one for one, _ in asked], session, experiment.limits.member_s)
     settings = {}
     for one, sharing in asked:
         setting = _setup(one, built, packs)
         settings.update({setup_key(one.workload.label, one.scaling, seed): setting for seed in sharing})
     return settings
+
+
+@contextmanager
+def _watched(recipes: Iterable[FamilyRecipe], progress: Progress) -> Iterator[None]:
+    """Report the trainings on this computer until the block ends."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(WATCH_S):
+            for recipe in recipes:
+                if not is_kept(recipe) and (state := training_of(recipe.network)) is not None:
+                    progress.training(_named(recipe), *state)
+
+    watching = threading.Thread(target=watch, name="training progress", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watching.join()
 
 
 def recipes_of(experiment: Experiment) -> dict[str, FamilyRecipe]:

@@ -161,6 +161,13 @@ def slowness() -> float:
     return max(0.05, min(took) / PROBE_S)
 
 
+def can_act(system: System, facts: StreamFacts) -> bool:
+    """Return whether a system sends samples or fills a batch before the end; also if it learns nothing."""
+    streaming = system.streaming.make()
+    learns = streaming.feeds_learner or system.adaptation.make().learns_on_stream
+    return not learns or streaming.uses_statistics or next(_phases(system, facts), None) is not None
+
+
 def _phases(system: System, facts: StreamFacts) -> Iterator[tuple[float, float]]:
     """Yield start and number of training passes (one image each) of every training phase or batch."""
     streaming, adaptation = system.streaming.make(), system.adaptation.make()

@@ -20,6 +20,9 @@ class Progress:
     def building(self, network: str, number: int, of: int) -> None:
         """Receive the start of a build, or of the wait for it."""
 
+    def training(self, network: str, step: int, of: int, loss: float) -> None:
+        """Receive the state of a training on this computer, several times a minute; called in another thread."""
+
     def built(self, network: str, done: int, of: int) -> None:
         """Receive the end of a build."""
 
@@ -46,6 +49,9 @@ class Log(Progress):
 
     def building(self, network: str, number: int, of: int) -> None:
         self._listener.building(network, number, of)
+
+    def training(self, network: str, step: int, of: int, loss: float) -> None:
+        self._listener.training(network, step, of, loss)
 
     def built(self, network: str, done: int, of: int) -> None:
         self._write("built", network=network, done=done, of=of)

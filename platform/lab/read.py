@@ -10,6 +10,7 @@ from typing import Any, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from driftlab.datasets.catalogue import WORKLOADS, label_of
 from driftlab.errors import MAX_LINE, RequestError, quoted, shortened, unknown_name
 from driftlab.platform.core.documents import models_in, read_text, read_yaml, shape_faults
 from driftlab.platform.core.seeding import seed_for
@@ -78,9 +79,13 @@ def _is_named(part: Mapping[str, Any]) -> bool:
 
 
 def _called(name: str, workloads: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Find workloads by name or alias; an unlisted name gets the settings of the first workload."""
+    """Find workloads by name, alias or label; an unlisted name gets the settings of the first workload."""
     listed = [part for part in workloads if name in (part.get("name"), part.get("alias"))]
-    return listed or [{**workloads[0], "name": name, "alias": None}]
+    listed = listed or [part for part in workloads if _is_named(part) and label_of(part["name"]) == name]
+    same = [] if listed or name in WORKLOADS else [known for known in WORKLOADS if label_of(known) == name]
+    if len(same) > 1:
+        raise RequestError(f"--workload '{name}' is the label of several workloads. Use {' or '.join(same)}.")
+    return listed or [{**workloads[0], "name": same[0] if same else name, "alias": None}]
 
 
 def names() -> list[str]:

@@ -16,9 +16,11 @@ from driftlab.errors import RequestError, quoted, shortened, unknown_name
 from driftlab.platform.core.documents import shape_faults
 from driftlab.platform.core.space import Domain, Objective, OneOf, Range, SearchProblem, Space, constraint_of
 from driftlab.platform.core.spec import Name, Seed
+from driftlab.platform.core.systems import System
 from driftlab.platform.lab import read as experiments
 from driftlab.platform.lab.cells import cells_of, open_workload, resolved
 from driftlab.platform.lab.check import fault_of, report
+from driftlab.platform.lab.forecast import can_act
 from driftlab.platform.lab.overrides import apply_overrides, read_value, set_at
 from driftlab.platform.lab.read import Choice as Narrowed
 from driftlab.platform.lab.read import Experiment
@@ -204,6 +206,7 @@ def faults_of(document: SpaceDocument) -> list[str]:
     faults = [fault for place, check in _checks(document) for fault in fault_of(place, check)]
     faults += _seed_faults(document)
     if not faults:
+        faults += fault_of("space", partial(_check_action, document))
         faults += fault_of("searcher", partial(_check_searcher, document))
     if not faults and document.early_stopping:
         faults += fault_of("early_stopping", partial(_check_stopping, document))
@@ -278,6 +281,17 @@ def _check_searcher(document: SpaceDocument) -> None:
         raise RequestError(f"{document.searcher}: {'; '.join(faults)}")
 
 
+def _check_action(document: SpaceDocument) -> None:
+    """Refuse a search in which no end of a domain lets the system act before the end of a session."""
+    of_ends: list[dict[str, Any]] = [{path: end} for path, part in document.space.items() for end in _ends(part)]
+    if all(is_idle(experiment_of(document.experiment, one, document.seeds)) for one in ({}, *of_ends)):
+        lengths = ", ".join(str(part["duration_s"]) for part in document.experiment["workloads"])
+        raise RequestError(
+            f"'{document.system}' acts in no session of {lengths} s: it would send its first samples, or fill its "
+            "first batch, after the end. Lengthen duration_s, or search a shorter time"
+        )
+
+
 def _check_stopping(document: SpaceDocument) -> None:
     """Refuse early stopping if a shorter session is not the start of a longer one."""
     first = next(iter(document.objectives))
@@ -299,18 +313,26 @@ def experiment_of(document: Mapping[str, Any], settings: Mapping[str, Any], seed
     return experiments.parse({**document, "seeds": list(seeds)}, overrides_of(settings), source="settings")
 
 
+def _sessions(experiment: Experiment) -> Iterator[tuple[System, StreamFacts]]:
+    for cell in cells_of(experiment):
+        for device in cell.devices:
+            yield from ((cell.system, StreamFacts(app.stream.fps, app.stream.duration_s)) for app in device.apps)
+
+
 def reads_end(experiment: Experiment) -> str:
     """Name the first system whose plan depends on the end of the session; empty if none does.
 
     For other systems a short session equals the start of a longer one, so trials may stop at any window.
     """
-    for cell in cells_of(experiment):
-        for device in cell.devices:
-            for app in device.apps:
-                facts = StreamFacts(app.stream.fps, app.stream.duration_s)
-                if cell.system.streaming.make().reads_end(facts):
-                    return f"streaming={cell.system.streaming} plans by the end of the session"
+    for system, facts in _sessions(experiment):
+        if system.streaming.make().reads_end(facts):
+            return f"streaming={system.streaming} plans by the end of the session"
     return ""
+
+
+def is_idle(experiment: Experiment) -> bool:
+    """Return whether no session is long enough for the first action of its system."""
+    return not any(can_act(system, facts) for system, facts in _sessions(experiment))
 
 
 def _seed_faults(document: SpaceDocument) -> Iterator[str]:

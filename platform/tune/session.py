@@ -25,7 +25,7 @@ from driftlab.platform.results.relations.searches import SearchResults, open_sea
 from driftlab.platform.results.tables.read import read_spec
 from driftlab.platform.results.tables.search import METRICS
 from driftlab.platform.results.tables.trials import read_trials, write_trial
-from driftlab.platform.tune.document import SpaceDocument, experiment_of, validated
+from driftlab.platform.tune.document import SpaceDocument, experiment_of, is_idle, validated
 from driftlab.platform.tune.study import Study
 from driftlab.platform.tune.trial import (
     BEST,
@@ -88,12 +88,11 @@ class TuneSession:
         return best_of(full, self.problem)
 
     def _accepts(self, settings: Mapping[str, Any]) -> bool:
-        """Return whether the experiment accepts settings, whose values may contradict each other."""
+        """Return whether settings contradict neither each other nor the length of the sessions."""
         try:
-            experiment_of(self.document.experiment, settings, self.document.seeds)
+            return not is_idle(experiment_of(self.document.experiment, settings, self.document.seeds))
         except RequestError:
             return False
-        return True
 
     def _usable(self, status: str, metrics: Mapping[str, float]) -> Mapping[str, float] | None:
         """Return metrics for the sampler; None, a failure, where one that it needs is missing."""
@@ -183,7 +182,7 @@ def _session(document: SpaceDocument, directory: Path) -> TuneSession:
 def write_best(directory: Path, file: Path | None = None) -> Path | None:
     """Write the best settings with seeds and budget of their search; None if no trial succeeded."""
     found, file = open_search(directory), file or directory / BEST_FILE
-    if found.best is None:
+    if found.recommended is None:
         return None
     text = yaml.safe_dump(_best(found), sort_keys=False, allow_unicode=True)
     head = "# The settings that a search recommends. Use them with: driftlab run EXPERIMENT --tuned FILE\n"
@@ -192,7 +191,7 @@ def write_best(directory: Path, file: Path | None = None) -> Path | None:
 
 
 def _best(found: SearchResults) -> dict[str, Any]:
-    best, spec, budget = found.best, found.spec, found.budget
+    best, spec, budget = found.recommended, found.spec, found.budget
     assert best is not None
     held_out = {
         one.metric: {"best": one.best, "defaults": one.defaults, "verdict": one.verdict} for one in found.held_out()

@@ -208,7 +208,7 @@ def test_the_example_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.M
     tiny = [command for command in commands(OWN) if "--backend inline" in command and "every_minute" in command]
     assert len(tiny) == 1
     output = invoke(shlex.split(tiny[0])[1:])
-    assert re.search(r"^driving_la +every_minute ", output, re.MULTILINE), output
+    assert re.search(r"^every_minute +0", output, re.MULTILINE), output
     assert (tmp_path / "runs/tiny/report.html").is_file()
     os.symlink("tiny", tmp_path / "runs/first")
     for page in (OWN, DOCS / "getting-started.md"):

@@ -25,13 +25,16 @@ DOCUMENTS = [ROOT / path for path in LISTED if path != "CHANGELOG.md" and (ROOT 
 PLANNED, PRINTED = ("run", "tune", "demo"), ("list", "show")
 PARSED = {  # commands that are parsed only, with the reason
     "board": "reads runs",
+    "boxes": "reads annotations; its formats are tested",
     "check": "runs four cells; its page is tested",
     "claims": "reads a run",
     "device": "needs a server; its names are tested",
+    "devices": "needs a server",
     "diff": "reads two runs",
     "doctor": "checks the host",
     "export": "reads a run",
     "fleet": "needs a server; its names are tested",
+    "new": "writes files; each kind is tested",
     "profile": "measures networks for minutes",
     "report": "reads a run",
     "serve": "is a server",

@@ -6,7 +6,9 @@ import contextlib
 
 from driftlab.platform.field.client import Client
 from driftlab.serve_apps.http_server import HttpServer, ServerAddress
+from driftlab.serve_apps.quotas import Limits, SessionQuotas, TokenBuckets
 from driftlab.serve_apps.routes import build_app
+from driftlab.serve_apps.server_metrics import ServerMetrics
 from driftlab.serve_apps.sessions import SessionRegistry
 
 TOKEN = "a token of the tests"
@@ -15,6 +17,31 @@ ASKED = {
     "workload": {"name": "streets/running", "duration_s": 12, "fps": 4, "height": 32, "width": 48},
     "student": {"network": "half", "pretrain_steps": 2},
 }
+
+
+class FakeHub:
+    """A hub that accepts the token `owner` and that of the session `device`."""
+
+    def __init__(self, **limits):
+        self.limits, self.draining, self.sessions = Limits(**limits), False, {}
+        self.rates, self.meters = TokenBuckets(self.limits.rate_limit), ServerMetrics(self)
+        self.address_rates, self.wrong_tokens = (
+            TokenBuckets(self.limits.address_rate),
+            TokenBuckets(self.limits.wrong_tokens),
+        )
+        self.quotas = SessionQuotas(self.limits)
+
+    def is_owner(self, token):
+        return token == "owner"
+
+    def is_enrolment(self, token):
+        return token == "enrolment"
+
+    def seen(self, name, address):
+        """Record nothing."""
+
+    def session_of(self, token):
+        return token if token == "device" else None
 
 
 class Served:

@@ -83,7 +83,6 @@ def test_help_lists_every_command():
         (("list", "sytems"), "Did you mean 'systems'?"),
         (("show", "systems/no_costum"), "Did you mean 'no_custom'?"),
         (("show", "adaptation/nothing"), "Known: "),
-        (("show", "no_custom"), "Use systems/no_custom."),
         (("show", "ams"), "Use systems/ams or streaming/ams or spaces/ams."),
         (("show", "amz"), "Kinds: systems, "),
         (("show", "systems/no_custom", "--image", "a.png"), "--image draws workloads"),
@@ -226,7 +225,22 @@ def test_show_lists_the_parameters_of_a_member_with_defaults():
 @pytest.mark.slow
 def test_list_has_all_kinds():
     assert set(json.loads(call("list", "--json").stdout)) == set(KINDS)
-    assert "systems:\n  no_custom" in call("list").stdout
+    lines = call("list").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == list(KINDS)
+    listed = json.loads(call("list", "--json").stdout)
+    assert [int(line.split()[1]) for line in lines] == [len(names) for names in listed.values()]
+
+
+@pytest.mark.slow
+def test_serve_states_at_once_that_the_server_starts():
+    refused = call("serve", "--token", "short")
+    assert isinstance(refused.exception, RequestError)
+    assert "Starting the server" in refused.output
+
+
+@pytest.mark.slow
+def test_show_finds_the_kind_of_a_name_that_only_one_kind_has():
+    assert call("show", "resnet18").stdout == call("show", "networks/resnet18").stdout
 
 
 @pytest.mark.slow

@@ -140,11 +140,15 @@ def test_the_newest_run_is_found_from_subfolders(tmp_path: Path, monkeypatch: py
         spec.parent.mkdir(parents=True)
         spec.touch()
         os.utime(spec, (1e9 + age, 1e9 + age))
+    for name, text in (("tune-ams", "name: ams\nspace:\n  a: 1\n"), ("tune-equal", "searches: {}\n")):
+        (tmp_path / "runs" / name).mkdir()
+        (tmp_path / "runs" / name / "spec.yaml").write_text(text)
     below = tmp_path / "notebooks" / "mine"
     (below / "runs").mkdir(parents=True)  # one without a run does not end the search
     assert driftlab.newest_run(below) == tmp_path / "runs" / "new"
     monkeypatch.chdir(below)
     assert driftlab.newest_run() == tmp_path / "runs" / "new"
+    assert driftlab.newest_run(search=True) == tmp_path / "runs" / "tune-ams"
 
 
 def test_a_missing_run_is_an_error():

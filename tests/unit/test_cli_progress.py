@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 from rich.progress import Progress as Bars
 
+import driftlab
 from driftlab.cli.progress import Bar, Lines
+from driftlab.platform.lab import builds
+from driftlab.platform.lab.progress import Progress
 
 NETWORKS = ("half 32x48", "tiny 32x48, 3 by nested", "teacher 32x48")
 
@@ -66,3 +71,56 @@ def test_plain_lines_list_networks_and_cells(capsys):
         "cell 1/2 done: ams/running/one/seed-0",
         "cell 2/2 FAILED: out of luck: no_custom/running/one/seed-0",
     ]
+
+
+def test_a_training_shows_its_step_loss_and_time_left(bars, capsys, monkeypatch):
+    bar, lines = Bar(bars), Lines()
+    for listener in (bar, lines):
+        listener.begins(cells=1, kept=0, work_s=1.0)
+        listener.building("tiny 32x48", 1, 1)
+        for now_s, step in ((1e6, 0), (1e6 + 20, 500)):
+            monkeypatch.setattr(time, "monotonic", lambda now_s=now_s: now_s)
+            listener.training("tiny 32x48", step, 2500, 0.41234)
+        monkeypatch.undo()
+    state = "tiny 32x48: step 500/2500, loss 0.412, about 80 seconds left"
+    assert bars.tasks[0].description == state
+    assert capsys.readouterr().err.splitlines()[-1] == state
+
+
+class Heard(Progress):
+    """Keeps the states of trainings."""
+
+    def __init__(self) -> None:
+        self.states: list[tuple[str, int, int, float]] = []
+
+    def training(self, network: str, step: int, of: int, loss: float) -> None:
+        self.states.append((network, step, of, loss))
+
+
+@pytest.mark.slow
+def test_a_run_reports_the_training_of_its_network(tmp_path, monkeypatch):
+    monkeypatch.setenv("DRIFTLAB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(builds, "WATCH_S", 0.02)
+    document = {
+        "name": "heard",
+        "bounds": False,
+        "snapshots": 0,
+        "systems": ["no_custom"],
+        "student": {"network": "tiny_classifier", "pretrain_steps": 200},
+        "workloads": [{"name": "signs/town", "duration_s": 1, "fps": 2, "height": 32, "width": 32}],
+    }
+    heard = Heard()
+    driftlab.run(document, out=tmp_path / "run", progress=heard)
+    steps = [step for _, step, of, _ in heard.states]
+    assert len(set(steps)) > 3
+    assert steps == sorted(steps)
+    assert {of for _, _, of, _ in heard.states} == {200}
+    losses = [loss for *_, loss in heard.states]
+    assert losses[-1] < losses[0]
+    assert not list((tmp_path / "cache").glob("*.training"))
+
+
+def test_a_notebook_shows_the_progress_of_a_run(monkeypatch):
+    assert getattr(driftlab.run, "keywords", {}) == {}
+    monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
+    assert isinstance(driftlab.run.keywords["progress"], Lines)

@@ -39,6 +39,12 @@ def test_a_dry_run_lists_the_settings(space, monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)["trials"] == 7
 
 
+@pytest.mark.parametrize(("seconds", "idle"), [(3, True), (4, False)])  # a batch of Tent has 32 frames, at 10 a second
+def test_defaults_that_cannot_act_are_announced(seconds, idle, space, monkeypatch, capsys):
+    tune(monkeypatch, space, "--dry-run", "--set", f"workloads.0.duration_s={seconds}")
+    assert ("acts after the end of every session" in capsys.readouterr().err) is idle
+
+
 @pytest.mark.parametrize(
     "words",
     [

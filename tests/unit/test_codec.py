@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from driftlab.errors import RequestError, WireError
 from driftlab.platform.core.wire import CHECKSUM, seal
 from driftlab.platform.streaming.wire import h264
-from driftlab.platform.streaming.wire.samples import CODECS, CODING_MACS, codec_of, coding_macs, pack, unpack
+from driftlab.platform.streaming.wire.samples import (
+    CODECS,
+    CODING_MACS,
+    codec_of,
+    coding_macs,
+    dimensions_of,
+    pack,
+    unpack,
+)
 from driftlab.platform.world.link import MessageDamage
 
 
@@ -171,3 +182,34 @@ def test_every_codec_has_a_cost():
     assert set(CODING_MACS) == set(CODECS)
     assert coding_macs("jpeg:30") == coding_macs("jpeg") == 250
     assert coding_macs("h264_fit:0.5") == 23_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("codec", "count", "declared"), [("h264", 9, 1), ("h264", 1, 60), ("jpeg", 1, 1), ("png", 1, 1)]
+)
+def test_larger_or_more_frames_than_declared_are_not_decoded(codec, count, declared):
+    large = codec_of(codec).encode(np.zeros((count, 3000, 3000, 3), dtype=np.uint8))[0]
+    many = codec_of("h264").encode(np.zeros((600, 64, 96, 3), dtype=np.uint8))[0] if codec == "h264" else large
+    Path("/proc/self/clear_refs").write_text("5")  # sets the peak to the current value
+    before_kb = memory_kb("VmRSS")
+    tracemalloc.start()  # sees arrays in memory that the process already has, but not those of PyAV
+    for body in (large, many):
+        with pytest.raises(WireError, match="torn"):
+            codec_of(codec).decode(body, (declared, 64, 96, 3))
+    arrays_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (memory_kb("VmHWM") - before_kb) * 2**10 + arrays_bytes < 15 * 2**20
+
+
+def memory_kb(name):
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+    return int(line.split()[1])
+
+
+def test_dimensions_are_read_from_the_header():
+    for codec in ("jpeg", "png"):
+        body = codec_of(codec).encode(np.zeros((1, 33, 64, 3), dtype=np.uint8))[0][4:]
+        assert dimensions_of(body) == (33, 64)
+        assert dimensions_of(body[:20]) == (0, 0)
+    assert dimensions_of(b"\xff\xd8\xff\xff\xe0\0\0" * 9) == (0, 0)

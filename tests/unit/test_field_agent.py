@@ -11,10 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 from served_factory import ASKED, TOKEN, served
+from typer.testing import CliRunner
 
 from benchmarks.fuzz.foreign import REPLIES, foreign_server, token_of
+from driftlab.cli.app import build_app
 from driftlab.errors import DriftlabError, RequestError, WireError
-from driftlab.platform.field.agent import Agent, Ticket, join, keep_ticket, read_ticket
+from driftlab.platform.field.agent import Agent, Ticket, check_token, join, keep_ticket, read_ticket
 from driftlab.platform.field.client import Backoff, Client, ServerUnavailable
 from driftlab.platform.field.lab import LAB
 from driftlab.platform.field.messages import FORMAT
@@ -240,6 +242,17 @@ def test_a_server_of_another_version_is_refused_with_one_sentence(monkeypatch, v
     monkeypatch.setattr(Client, "ask_json", lambda *request: reply)
     with pytest.raises(WireError, match="use the same driftlab on the devices and the server"):
         join("http://127.0.0.1:1", TOKEN, parse_session_request(ASKED))
+
+
+@pytest.mark.slow
+def test_a_wrong_token_is_refused_before_the_wait_is_announced(tmp_path, capsys):
+    with served(tmp_path) as server:
+        check_token(server.url, TOKEN)
+        for command in ("device", "fleet"):
+            result = CliRunner().invoke(build_app(), [command, "--server", server.url, "--token", "wrong" * 4])
+            assert isinstance(result.exception, RequestError)
+            assert "the token is wrong" in str(result.exception)
+            assert "a minute or more" not in result.output
 
 
 @pytest.mark.parametrize("number", range(len(REPLIES)))

@@ -20,7 +20,7 @@ from driftlab.platform.field.request import parse_session_request
 from driftlab.platform.field.websocket import Line
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import pack
-from driftlab.serve_apps.sessions import Limits
+from driftlab.serve_apps.quotas import Limits
 
 
 def certificate(folder):

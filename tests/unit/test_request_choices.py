@@ -154,6 +154,11 @@ class TestChoice:
         assert len(self.cells(Choice(workloads=("streets/running",)), workloads=both)) == 4
         assert {cell.split("/")[1] for cell in self.cells(Choice(workloads=("b",)), workloads=both)} == {"b"}
 
+    def test_workloads_are_known_by_the_label_in_reports(self):
+        assert [one.name for one in parse(document(), (), Choice(workloads=("running",))).workloads] == [
+            "streets/running"
+        ]
+
     def test_seeds_are_replaced(self):
         assert parse(document(), (), Choice(seeds=(3, 4))).seeds == (3, 4)
 
@@ -166,6 +171,8 @@ class TestChoice:
         [
             (Choice(systems=("no_costum",)), "Did you mean 'no_custom'?"),
             (Choice(workloads=("streets/danse",)), "Did you mean 'streets/dance'?"),
+            (Choice(workloads=("depot",)), "'signs/depot' has truth for classification"),
+            (Choice(workloads=("dance",)), "Use streets/dance or city/dance."),
             (Choice(systems=("no_custom", "no_custom")), "would run twice"),
             (Choice(seeds=(-1,)), "seeds.0 is -1"),
         ],

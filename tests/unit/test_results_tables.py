@@ -34,6 +34,14 @@ def run(made, tmp_path):
     return Path(shutil.copytree(made, tmp_path / "run"))
 
 
+def test_a_run_prints_as_one_line_and_shows_its_scores_in_a_notebook(made):
+    opened = driftlab.open_run(made)
+    assert "\n" not in repr(opened)
+    assert len(repr(opened)) < len(str(made)) + 100
+    assert "2 systems, 1 workloads, 2 seeds, 4 complete cells" in repr(opened)
+    assert f"{opened.frame('runs').groupby('system')['score_live'].mean()['one_time']:.4f}" in opened._repr_html_()
+
+
 # --- schema
 
 

@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 from importlib import resources
+from pathlib import Path
 from types import SimpleNamespace
 
 import jsonschema
@@ -22,9 +23,9 @@ from typer.main import get_command
 from driftlab.cli.app import build_app
 from driftlab.serve_apps.deployment import MIN_TOKEN, TOKEN_VARIABLE, ServerArgs, http_options
 from driftlab.serve_apps.http_server import ServerAddress
+from driftlab.serve_apps.quotas import Limits
 from driftlab.serve_apps.routes import ROUTES
 from driftlab.serve_apps.server_metrics import ServerMetrics
-from driftlab.serve_apps.sessions import Limits
 
 FOLDER = resources.files("driftlab.serve_apps") / "deploy"
 
@@ -110,7 +111,7 @@ def test_the_kuberay_service_has_the_same_application(config):
     jsonschema.validate(service["spec"]["rayClusterConfig"], CLUSTER)
     pod = service["spec"]["rayClusterConfig"]["headGroupSpec"]["template"]["spec"]
     (container,), (volume,) = pod["containers"], pod["volumes"]
-    assert deployed.applications[0].args["state_dir"] == container["volumeMounts"][0]["mountPath"]
+    assert Path(deployed.applications[0].args["state_dir"]).parent == Path(container["volumeMounts"][0]["mountPath"])
     assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     assert container["env"][0]["name"] == TOKEN_VARIABLE
     image, version = container["image"], service["spec"]["rayClusterConfig"]["rayVersion"]

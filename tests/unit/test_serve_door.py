@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
+from served_factory import FakeHub
 
 from driftlab.serve_apps import http_server
-from driftlab.serve_apps.http_server import HttpServer, ServerAddress, listener_of
+from driftlab.serve_apps.guard import AccessMiddleware
+from driftlab.serve_apps.http_server import HttpServer, ServerAddress, UnknownConnections, listener_of
 
 
 async def app(scope, receive, send):
@@ -25,8 +29,8 @@ def port():
     server.close()
 
 
-def request_status(connection):
-    connection.request("GET", "/")
+def request_status(connection, **headers):
+    connection.request("GET", "/", headers=headers)
     reply = connection.getresponse()
     reply.read()
     return reply.status
@@ -40,6 +44,52 @@ def test_missing_headers_close_the_connection(monkeypatch, port, sent):
         began_s = time.monotonic()
         assert connection.recv(100) == b""
         assert time.monotonic() - began_s > 0.1
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\nEndless: " + b"x" * 400_000,
+        b"GET / HTTP/1.1\r\n" + b"Many: x\r\n" * 100_000,
+        b"GET /" + b"x" * 400_000,
+        b"GET / HTTP/1.1\r\n" + b"Many: x\r\n" * 100 + b"\r\n",
+        b"GET / HTTP/1.1\r\nLong: " + b"x" * 40_000 + b"\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 5\r\nLong: " + b"x" * 40_000 + b"\r\n\r\n12345",
+    ],
+)
+def test_long_heads_are_refused_before_their_end(port, sent):
+    with socket.create_connection(("127.0.0.1", port), 5) as connection:
+        received = b""
+        with contextlib.suppress(ConnectionError):  # the server closes the connection before it has read all
+            connection.sendall(sent)
+            while part := connection.recv(100):
+                received += part
+        assert received in (http_server.HEAD_TOO_LARGE, b"")
+    assert request_status(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) == 204
+
+
+def test_connections_without_a_token_are_limited_and_those_with_one_stay(monkeypatch):
+    monkeypatch.setattr(http_server, "MAX_UNKNOWN_OF_ADDRESS", 5)
+    known = AccessMiddleware(app, lambda: FakeHub())
+    server = HttpServer(known, ServerAddress("127.0.0.1", 0))
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    assert request_status(connection, Authorization="Bearer owner") == 204
+    idle = [socket.create_connection(("127.0.0.1", server.port), 20) for _ in range(20)]
+    assert [one.recv(1) for one in idle[:15]] == [b""] * 15  # the oldest are closed
+    assert request_status(connection, Authorization="Bearer owner") == 204
+    assert request_status(http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)) == 401
+    for one in (*idle, connection):
+        one.close()
+    server.close()
+
+
+def test_the_oldest_connections_of_all_addresses_are_closed(monkeypatch):
+    monkeypatch.setattr(http_server, "MAX_UNKNOWN", 2)
+    unknown, aborted = UnknownConnections(), []
+    for number in range(4):
+        unknown.add((f"10.0.0.{number}", 1), SimpleNamespace(abort=lambda number=number: aborted.append(number)))
+        unknown.drop(("10.0.0.1", 1))
+    assert aborted == [0]
 
 
 def test_an_idle_connection_stays_open_after_a_request(monkeypatch, port):

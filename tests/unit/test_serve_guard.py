@@ -6,26 +6,11 @@ import asyncio
 
 import pytest
 from fastapi import HTTPException
+from served_factory import FakeHub
 
 from driftlab.serve_apps import guard
 from driftlab.serve_apps.guard import AccessMiddleware
-from driftlab.serve_apps.server_metrics import ServerMetrics
-from driftlab.serve_apps.sessions import Limits
-from driftlab.serve_apps.tokens import TokenRates
-
-
-class FakeHub:
-    """A hub that accepts the token `owner` and has no sessions."""
-
-    def __init__(self, **limits):
-        self.limits, self.draining, self.sessions = Limits(**limits), False, {}
-        self.rates, self.meters = TokenRates(self.limits.rate_limit), ServerMetrics(self)
-
-    def is_owner(self, token):
-        return token == "owner"
-
-    def session_of(self, token):
-        return None
+from driftlab.serve_apps.quotas import Limits, QuotaExceeded, SessionQuotas, TokenBuckets
 
 
 async def app(scope, receive, send):
@@ -51,7 +36,15 @@ def ask(hub, *parts, token="owner", method="POST", path="/sessions", kind="http"
     async def send(message):
         sent.append(message)
 
-    scope = {"type": kind, "method": method, "path": path, "query_string": b"", "server": ("h", 1), "extensions": {}}
+    scope = {
+        "type": kind,
+        "client": ("10.0.0.1", 5),
+        "method": method,
+        "path": path,
+        "query_string": b"",
+        "server": ("h", 1),
+        "extensions": {},
+    }
     headers = [(b"authorization", f"Bearer {token}".encode())]
     asyncio.run(AccessMiddleware(app, lambda: hub)({**scope, "headers": headers, "scheme": "http"}, receive, send))
     return sent
@@ -59,7 +52,7 @@ def ask(hub, *parts, token="owner", method="POST", path="/sessions", kind="http"
 
 def test_a_token_has_a_rate_and_a_burst():
     now_s = [0.0]
-    rates = TokenRates(5.0, clock=lambda: now_s[0])
+    rates = TokenBuckets(5.0, clock=lambda: now_s[0])
     assert [rates.allow("a") for _ in range(12)] == [True] * 10 + [False] * 2
     assert rates.allow("b")
     now_s[0] = 0.4
@@ -95,6 +88,54 @@ def test_a_websocket_without_a_token_is_closed():
     assert ask(FakeHub(), token="wrong", kind="websocket")[0] == {
         "type": "websocket.close",
         "code": 1008,
-        "reason": "give a token",
+        "reason": "the token is wrong",
     }
     assert b'driftlab_replies_total{status="401"}' not in FakeHub().meters.text()
+
+
+def test_wrong_tokens_have_a_rate_that_does_not_count_for_valid_ones():
+    hub = FakeHub(wrong_tokens=1.0)
+    statuses = [ask(hub, b"", token="wrong")[0]["status"] for _ in range(4)]
+    assert statuses == [401, 401, 429, 429]
+    assert ask(hub, b"")[0]["status"] == 200
+
+
+def test_an_address_has_a_rate_before_its_token_is_read():
+    hub = FakeHub(address_rate=1.0)
+    assert [ask(hub, b"")[0]["status"] for _ in range(3)] == [200, 200, 429]
+
+
+def test_requests_and_bodies_of_a_session_are_limited_and_others_served():
+    quotas = SessionQuotas(Limits(requests=2, pending_bytes=10, sockets=1))
+    with quotas.request("a") as first, quotas.request("a") as second, quotas.request("b") as other:
+        first(6)
+        with pytest.raises(QuotaExceeded, match="10 bytes"):
+            second(5)
+        other(10)
+        with pytest.raises(QuotaExceeded, match="2 requests"), quotas.request("a"):
+            pass
+        with quotas.request(None) as unlimited:
+            unlimited(99)
+    with quotas.request("a") as again, quotas.socket("a"):
+        again(10)
+        with pytest.raises(QuotaExceeded, match="1 WebSockets"), quotas.socket("a"):
+            pass
+
+
+def test_a_body_above_the_pending_bytes_of_a_session_is_refused():
+    hub = FakeHub(pending_bytes=10)
+    assert ask(hub, b"x" * 6, b"x" * 6, token="device")[0]["status"] == 429
+    assert ask(hub, b"x" * 6, b"x" * 6)[0]["status"] == 200
+
+
+def test_work_that_was_done_already_is_a_debt():
+    now_s = [0.0]
+    rates = TokenBuckets(1.0, burst_s=2.0, clock=lambda: now_s[0])
+    rates.charge("a", 5.0)
+    assert not rates.allow("a", 0.0)
+    now_s[0] = 3.0
+    assert rates.allow("a", 0.0)
+    assert not rates.allow("a", 1.0)
+    now_s[0] = 9.0
+    assert rates.allow("a", 100.0)  # more than the burst takes all of it
+    assert not rates.allow("a", 1.0)

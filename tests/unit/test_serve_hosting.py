@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import shutil
 from dataclasses import replace
 
@@ -10,18 +12,21 @@ import numpy as np
 import pytest
 from served_factory import ASKED, TOKEN
 
-from driftlab.errors import RunError, WireError
+from driftlab.errors import RequestError, RunError, WireError
+from driftlab.platform.core.files import append_lines
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.field import rounds
+from driftlab.platform.field import media, rounds
 from driftlab.platform.field.messages import SampleMessage, decode_results, decode_samples
 from driftlab.platform.field.opening import dump_weights, load_weights
 from driftlab.platform.field.request import parse_session_request
-from driftlab.platform.field.rounds import RoundRequest, RoundsWorker
+from driftlab.platform.field.rounds import RoundFacts, RoundRequest, RoundsWorker
+from driftlab.platform.field.state_file import dump_objects
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import pack
 from driftlab.serve_apps import hosting
 from driftlab.serve_apps.hosting import HostedSession, UploadQueueFull
-from driftlab.serve_apps.sessions import Limits, ServerFull, SessionRegistry
+from driftlab.serve_apps.quotas import Limits
+from driftlab.serve_apps.sessions import ServerFull, SessionRegistry
 
 FPS = 4.0
 TRACKING = {"name": "remote_tracking", "codec": "h264"}
@@ -34,7 +39,7 @@ def upload(number, codec="h264"):
 
 
 def payloads(session):
-    return [result.payload for result in decode_results(session.results(0), FPS)]
+    return [result.payload for result in decode_results(session.results(0)[0], FPS)]
 
 
 @pytest.fixture
@@ -106,6 +111,38 @@ def test_a_damaged_upload_is_dropped_without_training(session):
 
 
 @pytest.mark.slow
+def test_an_upload_that_exceeds_the_decoder_is_dropped_alone(session, monkeypatch):
+    monkeypatch.setattr(media, "WALL_S", 1e-3)
+    session.upload(upload(1))
+    session.work()
+    monkeypatch.undo()
+    session.upload(upload(2))
+    session.work()
+    assert (session.fault, session.status()["version"], len(session.history())) == ("", 1, 1)
+
+
+@pytest.mark.slow
+def test_results_are_read_in_parts_of_limited_size(session, monkeypatch):
+    for number in (1, 2, 3):
+        session.upload(upload(number))
+        session.work()
+    whole, last = session.results(0)
+    monkeypatch.setattr(hosting, "MAX_REPLY_BYTES", 1)
+    parts, after = [], 0
+    while after < last:
+        part, after = session.results(after)
+        parts.append(part)
+    assert (len(parts), b"".join(parts), session.results(after)) == (3, whole, (b"", 3))
+
+
+def test_waiting_uploads_have_a_limit_of_bytes(session, monkeypatch):
+    monkeypatch.setattr(hosting, "MAX_WAITING_BYTES", 1)
+    session.upload(upload(1))
+    with pytest.raises(UploadQueueFull):
+        session.upload(upload(2))
+
+
+@pytest.mark.slow
 def test_a_session_resumes_in_another_process(session, tmp_path):
     session.upload(upload(1))
     session.work()
@@ -122,11 +159,45 @@ def test_a_session_resumes_in_another_process(session, tmp_path):
     assert list((copy / "uploads").iterdir()) == []
 
 
-@pytest.mark.parametrize("place", ["driftlab.platform.sim.session\nLearner", "driftlab.nowhere\nLearner"])
-def test_the_state_of_another_version_is_refused_with_a_fix(tmp_path, place):
-    (tmp_path / rounds.NODES).write_bytes(f"c{place}\n.".encode())  # a pickle that refers to a class
-    with pytest.raises(RunError, match=r"another version of driftlab: .*(Learner|nowhere).*Start a new session"):
+def test_the_state_of_another_version_is_refused_with_a_fix(tmp_path):
+    file = tmp_path / rounds.STATE
+    for data in (b"", b"damaged", dump_objects({"no": "session"}), dump_objects(3)[:-1]):
+        file.write_bytes(data)
+        with pytest.raises(RunError, match=r"another version of driftlab: .*Start a new session"):
+            rounds.read_state(tmp_path)
+
+
+def test_a_planted_pickle_is_not_read(tmp_path):
+    planted = tmp_path / "planted"
+    (tmp_path / rounds.OLD_STATE).write_bytes(b"cos\nsystem\n(S'touch %s'\ntR." % os.fsencode(planted))
+    with pytest.raises(RunError, match="Start a new session"):
         rounds.read_state(tmp_path)
+    assert not planted.exists()
+
+
+def test_a_round_that_was_interrupted_before_its_state_was_stored_is_removed(tmp_path):
+    (tmp_path / rounds.STATE).write_bytes(dump_objects(rounds.SessionState(number=2)))
+    facts = [RoundFacts(number, 0.5, {"loss": float("nan")}, None) for number in (1, 2, 3)]
+    append_lines(tmp_path / rounds.ROUNDS, [json.dumps(vars(one)) for one in facts])
+    with (tmp_path / rounds.ROUNDS).open("a") as file:
+        file.write('{"number": 4, "ti')
+    assert [one.number for one in rounds.read_state(tmp_path).rounds] == [1, 2]
+    append_lines(tmp_path / rounds.ROUNDS, [json.dumps(vars(facts[1]))])
+    assert len(rounds.read_state(tmp_path).rounds) == 3
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o720])
+def test_a_folder_that_others_can_write_to_is_refused(tmp_path, mode):
+    tmp_path.chmod(mode)
+    with pytest.raises(RequestError, match="Other users can write"):
+        SessionRegistry(tmp_path, TOKEN)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_another_user_is_refused(tmp_path):
+    os.chown(tmp_path, 1234, 1234)
+    with pytest.raises(RequestError, match="belongs to user 1234"):
+        SessionRegistry(tmp_path, TOKEN)
 
 
 @pytest.mark.slow
@@ -135,7 +206,7 @@ def test_a_resync_sends_all_weights(session):
     session.work()
     session.ask_all()
     session.work()
-    first, second = decode_results(session.results(0), FPS)
+    first, second = decode_results(session.results(0)[0], FPS)
     assert len(second.payload) > 3 * len(first.payload)
     assert session.status()["version"] == 2
 
@@ -158,7 +229,7 @@ def test_remote_tracking_returns_labels(tmp_path):
     session = HostedSession(tmp_path, asked)
     session.upload(upload(1))
     session.work()
-    (result,) = decode_results(session.results(0), FPS)
+    (result,) = decode_results(session.results(0)[0], FPS)
     assert (result.kind, result.captured_s, session.status()["version"]) == ("labels", 0.75, 0)
     assert session.history()[0]["row"] == {}
 
@@ -171,7 +242,7 @@ def test_the_oldest_results_are_deleted(session, monkeypatch):
         session.upload(upload(number))
         session.work()
     assert session.results(0) is None
-    assert len(list(decode_results(session.results(1), FPS))) == 2
+    assert len(list(decode_results(session.results(1)[0], FPS))) == 2
 
 
 def test_a_hub_opens_its_sessions_again(tmp_path):
@@ -189,7 +260,7 @@ def test_a_damaged_session_does_not_prevent_others_from_opening(tmp_path):
     hub = SessionRegistry(tmp_path, TOKEN)
     names = [hub.open(parse_session_request(ASKED))[0] for _ in range(2)]
     hub.close()
-    (tmp_path / names[0] / rounds.NODES).write_bytes(b"damaged")
+    (tmp_path / names[0] / rounds.STATE).write_bytes(b"damaged")
     again = SessionRegistry(tmp_path, TOKEN)
     assert list(again.sessions) == names[1:]
     again.close()

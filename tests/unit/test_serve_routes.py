@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import time
 
 import cv2
 import numpy as np
@@ -15,14 +16,20 @@ from driftlab.errors import RequestError
 from driftlab.platform.field.client import ServerUnavailable
 from driftlab.platform.field.messages import SampleMessage, decode_results
 from driftlab.platform.field.opening import load_weights
+from driftlab.platform.field.websocket import Line
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import pack
-from driftlab.serve_apps.sessions import Limits
+from driftlab.serve_apps.quotas import Limits
+from driftlab.serve_apps.tokens import enrolment_of
+
+LIMITS = Limits(
+    max_sessions=2, body_bytes=4096, image_bytes=4096, wrong_tokens=1e6, resyncs=0.01, sockets=1, openings=0.01
+)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with served(tmp_path_factory.mktemp("served"), Limits(max_sessions=2, body_bytes=4096, image_bytes=4096)) as one:
+    with served(tmp_path_factory.mktemp("served"), LIMITS) as one:
         yield one
 
 
@@ -63,6 +70,41 @@ def test_every_route_requires_a_token(server, session):
     assert session["id"] in server.hub.sessions  # no DELETE was accepted
 
 
+def test_the_enrolment_token_only_opens_sessions(server, session):
+    token = enrolment_of(TOKEN)
+    for method, path in routes(server):
+        here = path.replace("{name}", session["id"]).replace("{kind}", "frame")
+        status, _, _ = raw(server, method, here, token)
+        assert status == (422 if (method, path) == ("POST", "/sessions") else 401), (method, path)
+    assert not Line(server.client(token), f"/sessions/{session['id']}").open(0)
+    opened = server.client(token).ask_json("POST", "/sessions", ASKED)
+    assert raw(server, "GET", f"/sessions/{opened['id']}", opened["token"])[0] == 200
+    assert raw(server, "DELETE", f"/sessions/{opened['id']}", token)[0] == 401
+    assert raw(server, "DELETE", f"/sessions/{opened['id']}", TOKEN)[0] == 200
+    server.hub.openings.charge("", 1e6)
+    assert raw(server, "POST", "/sessions", token)[0] == 429
+    assert raw(server, "POST", "/sessions", TOKEN)[0] == 422
+    server.hub.openings.left.clear()
+
+
+def test_a_revoked_device_is_refused_also_after_a_restart(server):
+    opened, path = server.client(enrolment_of(TOKEN)).ask_json("POST", "/sessions", ASKED), "/sessions/"
+    line = Line(server.client(opened["token"]), path + opened["id"])
+    assert line.open(0)
+    assert raw(server, "DELETE", f"{path}{opened['id']}/token", opened["token"])[0] == 401
+    assert raw(server, "DELETE", f"{path}{opened['id']}/token", TOKEN)[0] == 200
+    assert raw(server, "GET", path + opened["id"], opened["token"])[0] == 401
+    until_s = time.monotonic() + 20
+    while line.receive(0.1) is not None:
+        assert time.monotonic() < until_s  # its WebSocket is closed
+    server.stop()
+    server.start()
+    assert raw(server, "GET", path + opened["id"], opened["token"])[0] == 401
+    listed = server.client().ask_json("GET", "/sessions")[opened["id"]]
+    assert (listed["revoked"], listed["ended"]) == (True, True)
+    assert raw(server, "DELETE", path + opened["id"], TOKEN)[0] == 200
+
+
 def test_the_token_of_another_session_returns_not_found(server, session):
     other = server.client().ask_json("POST", "/sessions", ASKED)
     for method, path in routes(server):
@@ -98,6 +140,8 @@ def test_large_and_invalid_bodies_are_refused(server, session):
     assert raw(server, "POST", f"{path}/predict", TOKEN, b"x" * 5000)[0] == 413
     assert raw(server, "POST", f"{path}/uploads", TOKEN, b"torn")[0] == 422
     assert raw(server, "POST", f"{path}/predict", TOKEN, b"no image")[0] == 422
+    large = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + b"\0\0\x80\0" * 2  # refused by its header
+    assert b"at most" in raw(server, "POST", f"{path}/predict", TOKEN, large)[1]
     assert raw(server, "POST", "/sessions", TOKEN, b'{"workload": 1}')[0] == 422
     assert raw(server, "POST", "/sessions", TOKEN, b'{"workload": {"name": "a", "fps": NaN}}')[0] == 422
     many = SampleMessage(1, 0.0, Sampling(tuple(n / 4 for n in range(4000)), 0.0, codec="h264", scale=8), b"")
@@ -121,6 +165,31 @@ def test_results_after_an_unknown_number_are_gone(server, session):
     path = f"/sessions/{session['id']}/updates"
     assert raw(server, "GET", f"{path}?after=0", TOKEN)[:2] == (200, b"")
     assert raw(server, "GET", f"{path}?after=7", TOKEN)[0] == 410
+
+
+def test_a_session_above_its_quota_is_refused_alone(server, session, monkeypatch):
+    other, path = server.client().ask_json("POST", "/sessions", ASKED), f"/sessions/{session['id']}"
+    quotas = server.hub.quotas
+    image = cv2.imencode(".png", np.zeros((40, 60, 3), dtype=np.uint8))[1].tobytes()
+
+    def predict(opened):
+        return raw(server, "POST", f"/sessions/{opened['id']}/predict", opened["token"], image)[0]
+
+    quotas.charge_processor(session["id"], 1e6)
+    assert (predict(session), predict(other)) == (429, 200)
+    quotas.charge_processor(session["id"], -1e6)
+    quotas._decoded.charge(session["id"], 1e12)
+    status, reason, reply = raw(server, "POST", f"{path}/predict", session["token"], image)
+    assert (status, reply.headers["Retry-After"], predict(other)) == (429, "2", 200)
+    assert b"bytes per second" in reason
+    quotas._decoded.charge(session["id"], -1e12)
+    monkeypatch.setattr(server.hub.sessions[session["id"]], "ask_all", lambda: 7)
+    assert [raw(server, "POST", f"{path}/resync", session["token"])[0] for _ in range(3)] == [200, 429, 429]
+    client = server.client(session["token"])
+    lines = [Line(client, path) for _ in range(3)]
+    assert [line.open(0) for line in lines] == [True, False, False]
+    lines[0].close()
+    assert raw(server, "DELETE", f"/sessions/{other['id']}", TOKEN)[0] == 200
 
 
 @pytest.mark.slow

@@ -8,8 +8,9 @@ import yaml
 
 from driftlab.errors import RequestError
 from driftlab.platform.core.space import OneOf, Range
-from driftlab.platform.tune.document import parse
-from driftlab.tune_spaces.catalogue import load
+from driftlab.platform.tune.document import experiment_of, is_idle, parse
+from driftlab.platform.tune.session import begin_search
+from driftlab.tune_spaces.catalogue import files, load, raw
 
 RATE, BATCH = factory.RATE, factory.BATCH
 
@@ -222,3 +223,36 @@ def test_trials_whose_settings_read_the_end_are_not_stopped_early():
 def test_a_missing_space_is_refused(name):
     with pytest.raises(RequestError):
         load(name)
+
+
+LONG = {
+    "system": "one_time",
+    "experiment": {
+        "systems": ["one_time"],
+        "window_s": 5,
+        "student": {"network": "tiny", "pretrain_steps": 2},
+        "workloads": [{"name": "streets/running", "duration_s": 20, "fps": 2, "height": 32, "width": 48}],
+    },
+    "objectives": {"score_live": "max"},
+}
+SAMPLE = "systems.0.streaming.sample_s"
+
+
+def test_a_search_in_which_the_system_can_never_act_is_refused():
+    message = refused(**LONG, space={SAMPLE: {"from": 20, "to": 40}})
+    assert "'one_time' acts in no session of 20.0 s" in message
+
+
+def test_settings_with_which_the_system_cannot_act_are_not_tried(tmp_path):
+    document = factory.document(**LONG, space={SAMPLE: {"from": 5, "to": 60}}, trials=12, searcher="random")
+    with begin_search(document, tmp_path / "run") as session:
+        tried = [session.next().settings[SAMPLE] for _ in range(9)]
+    assert tried[0] == 60  # the defaults
+    assert max(tried[1:]) < 20
+
+
+@pytest.mark.parametrize("name", files())
+def test_systems_can_act_with_the_defaults_of_a_space(name):
+    for size in raw(name).get("sizes", {"": {}}):
+        document = load(name, [f"size={size}"] if size else [])
+        assert not is_idle(experiment_of(document.experiment, document.defaults(), document.seeds)), size

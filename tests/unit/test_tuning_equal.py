@@ -72,7 +72,7 @@ def test_unequal_requests_are_refused(systems, overrides, message):
 
 @pytest.mark.slow
 def test_searches_resume_from_their_folder_and_write_tuned_settings(streams, tmp_path):
-    searches = load_equal(["tent", "no_custom", "shot"], streams)
+    searches = load_equal(["tent", "no_custom", "onda"], streams)
     directory = begin_searches(searches, tmp_path / "run")
     assert searches_in(directory) == searches
     with search_of(directory, "tent", searches["tent"]) as session:
@@ -86,7 +86,7 @@ def test_searches_resume_from_their_folder_and_write_tuned_settings(streams, tmp
     assert (part["system"], part["budget"]["trials"], part["seeds"]) == ("tent", 4, [100, 200, 201])
     assert whole["streamed_s_per_trial"] == 3.0
     assert len(whole["space_digest"]) == 64
-    with pytest.raises(DataError, match="a search for each of tent, no_custom, shot"):
+    with pytest.raises(DataError, match="a search for each of tent, no_custom, onda"):
         open_run(directory)
     with pytest.raises(RequestError, match="not empty"):
         begin_searches(searches, directory)

@@ -45,6 +45,8 @@ def test_the_report_shows_every_figure_and_loads_no_other_file(folder):
     assert "it broke" in page
     text = (folder / "report.md").read_text(encoding="utf-8")
     assert "driftlab tune" in text
+    assert repr(open_run(folder)) == f"Run({str(folder)!r}: search small, 26 trials)"
+    assert "score" in open_run(folder)._repr_html_()
 
 
 @pytest.mark.slow
@@ -52,7 +54,7 @@ def test_words_agree_with_the_held_out_seeds(folder):
     found = open_search(folder)
     score, energy = found.held_out()
     text = " ".join(summarise_search(found))
-    assert f"Trial {found.best.number} is recommended" in text
+    assert f"Trial {found.best.number} is the best" in text
     assert "24 trials" in text
     assert "1 failed" in text
     for row in (score, energy):

@@ -10,6 +10,7 @@ import yaml
 from spec_factory import stored
 
 from driftlab.errors import DataError, RequestError
+from driftlab.platform.results.figures.searches import summarise_search
 from driftlab.platform.results.relations.searches import open_search
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.results.tables.trials import read_trials
@@ -143,6 +144,23 @@ def test_defaults_are_recommended_if_no_trial_is_better(tmp_path):
     stages = open_run(session.directory).frame("trials")["stage"]
     assert "best" not in set(stages)
     assert yaml.safe_load(write_best(session.directory).read_text())["trial"] == 0
+
+
+@pytest.mark.slow
+def test_defaults_are_recommended_if_held_out_seeds_do_not_support_the_best_trial(tmp_path):
+    lucky = {200: 0.0, 201: -1.0}  # held-out seeds on which the best settings gain nothing
+    with begin_search(factory.document(), tmp_path / "run") as session:
+        while (assignment := session.next()) is not None:
+            outcome = factory.made_up(assignment)
+            if assignment.stage == "best":
+                for cell in outcome.cells:
+                    cell["metrics"] = {"score": lucky[cell["seed"]], "energy_j": 1.0}
+            session.ended(assignment, outcome)
+    found = open_search(session.directory)
+    assert found.best.number != 0
+    assert found.recommended.number == 0
+    assert yaml.safe_load(write_best(session.directory).read_text())["settings"] == session.defaults
+    assert "Held-out seeds do not show that it is better" in " ".join(summarise_search(found))
 
 
 @pytest.mark.slow

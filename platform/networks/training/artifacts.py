@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -26,12 +25,12 @@ from driftlab.platform.core.parameters import BEFORE
 from driftlab.platform.core.records import Weights
 from driftlab.platform.core.registry import Member
 from driftlab.platform.networks.memory_format import CONTIGUOUS
+from driftlab.platform.networks.training.states import FOLDER_VARIABLE, cache_folder
 
 logger = logging.getLogger(__name__)
 version_of = cache(metadata.version)  # a look-up takes 9 ms, and every key needs it
 
 Origin = Mapping[str, Any]  # the recipe as JSON; it determines the result
-FOLDER_VARIABLE = "DRIFTLAB_CACHE"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,14 +157,6 @@ def is_kept(recipe: FamilyRecipe) -> bool:
     network = f"{name}-{recipe.network.key()}"
     family = f"{_file_name(recipe.scaling.name)}-{name}-{recipe.key()}"
     return (cache_folder() / f"{family if recipe.scaling.make().needs_data else network}.safetensors").exists()
-
-
-def cache_folder() -> Path:
-    """Return the folder of built networks."""
-    import platformdirs
-
-    folder = os.environ.get(FOLDER_VARIABLE)
-    return Path(folder).absolute() if folder else platformdirs.user_cache_path("driftlab") / "networks"
 
 
 def _key(origin: Origin) -> str:

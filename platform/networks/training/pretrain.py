@@ -17,7 +17,7 @@ from driftlab.datasets.catalogue import SET_PREFIX, WORKLOADS, find_workload, op
 from driftlab.datasets.frames import Frames
 from driftlab.datasets.labelled import class_names, open_set
 from driftlab.datasets.streets.presets import CLASSES
-from driftlab.errors import RequestError
+from driftlab.errors import DataError, RequestError
 from driftlab.platform.core.limits import limited
 from driftlab.platform.core.records import Weights
 from driftlab.platform.core.seeding import rng_for, seed_for
@@ -25,6 +25,7 @@ from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.named import task_of
 from driftlab.platform.networks.predict import load, state_of, to_input, torch_device
 from driftlab.platform.networks.training.descent import Adam, Descent
+from driftlab.platform.networks.training.states import end_training, note_step
 from driftlab.platform.networks.training.training_loop import (
     DataSplits,
     LabelledFrames,
@@ -48,6 +49,7 @@ VAL_FRAMES, TEST_FRAMES = 400, 1600  # standard error of 1 point at an accuracy 
 MIN_FRAMES = 64  # for a family, even if its network was trained on fewer
 FRAMES_PER_STREAM = 4
 STREAM_S = 240.0
+REPORTS = 50  # of a training, to the process that waits for it
 WARM_UP = 0.1  # share of steps with a rising learning rate
 
 
@@ -64,7 +66,10 @@ def pretrain(recipe: Recipe, before: Weights | None = None) -> Weights:
             assert before is not None, "the weights of recipe_elsewhere are missing"
             _load_except_head(model, recipe, before)
         if recipe.steps:
-            _train(model, recipe, _training_frames(recipe))
+            try:
+                _train(model, recipe, _training_frames(recipe))
+            finally:
+                end_training(recipe)
         return state_of(_replace_head(model, recipe) if recipe.fresh_head else model)
 
 
@@ -170,7 +175,13 @@ def _data_of_set(recipe: Recipe) -> DataSplits:
     Its splits do not depend on the seed.
     """
     name, size = recipe.workloads.removeprefix(SET_PREFIX), (recipe.height, recipe.width)
-    return convert_set(open_set(name, size=size, counts=max(MIN_FRAMES, recipe.steps * recipe.batch)), seed=recipe.seed)
+    found = open_set(name, size=size, counts=max(MIN_FRAMES, recipe.steps * recipe.batch))
+    if not len(found.train.classes):
+        raise DataError(
+            f"Labelled set '{name}' has no images to train on. Give student.weights, or train on the set without "
+            f"shift: domains:set:cifar10:FOLDER with shifts: ['set:{name}']."
+        )
+    return convert_set(found, seed=recipe.seed)
 
 
 def draw_pretraining_frames(recipe: Recipe, count: int, part: str = "pretrain") -> LabelledFrames:
@@ -213,6 +224,8 @@ def _train(model: torch.nn.Module, recipe: Recipe, frames: LabelledFrames) -> No
                 torch.autograd.backward(loss)
                 optimiser.rule = Adam(recipe.lr * _rate_factor(step / recipe.steps))
                 optimiser.step(flat.gradients)
+                if step % max(1, recipe.steps // REPORTS) == 0:
+                    note_step(recipe, step, float(loss.detach()))
 
 
 def _rate_factor(progress: float) -> float:

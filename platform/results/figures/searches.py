@@ -25,19 +25,19 @@ DASH = "–"
 
 
 def held_out(found: SearchResults) -> FigureContent | None:
-    """Compare recommended settings and defaults on held-out seeds."""
+    """Compare the best settings of the search with the defaults on held-out seeds."""
     rows = found.held_out()
     if all(row.defaults is None for row in rows):
         return None
     grid = Grid(
         "held-out seeds",
-        ("recommended", "defaults", "difference", "verdict"),
+        ("best trial", "defaults", "difference", "verdict"),
         {f"{row.metric} ({row.better})": _compared(row) for row in rows},
     )
     note = (
-        "Recommended settings and defaults on seeds that the search did not use; paired differences with 95 % CI over "
-        "seeds. The best of many trials scores lower on other seeds than in the search (selection bias): only this "
-        "table measures the gain of the search."
+        "Settings of the best trial and defaults on seeds that the search did not use; paired differences with 95 % CI "
+        "over seeds. The best of many trials scores lower on other seeds than in the search (selection bias): only "
+        "this table measures the gain of the search."
     )
     return FigureContent(note, grids=[grid])
 
@@ -95,7 +95,7 @@ def _domains(found: SearchResults) -> Grid:
     """List the domain, the default and the recommended value of each setting."""
     sides = [
         next((one.settings for one in found.full if one.number == 0), {}),
-        found.best.settings if found.best else {},
+        found.recommended.settings if found.recommended else {},
     ]
     rows = {
         _short(path): [GridCell(str(domain)), *(GridCell(_value(side.get(path, DASH))) for side in sides)]
@@ -160,9 +160,13 @@ def summarise_search(found: SearchResults) -> list[str]:
     if best is None:
         return [*sentences, "No trial completed, so no settings are recommended."]
     first = found.objectives[0].metric
-    sentences.append(f"Trial {best.number} is recommended: {first} {_number((best.metrics or {})[first])}.")
+    sentences.append(f"Trial {best.number} is the best: {first} {_number((best.metrics or {})[first])}.")
     if best.number == 0:
         sentences.append("Its settings are the defaults: no other trial is better.")
+    elif found.supported:
+        sentences.append("Its settings are recommended.")
+    else:
+        sentences.append("Held-out seeds do not show that it is better, so the defaults are recommended.")
     if not found.feasible:
         sentences.append("No trial satisfies all constraints; this one has the smallest violation.")
     return [*sentences, *(_held_out_sentence(row) for row in found.held_out() if row.difference is not None)]

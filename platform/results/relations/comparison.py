@@ -142,7 +142,7 @@ def _digits(value: float) -> str:
     return f"{value:.4g}".replace("-", "\u2212")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AnalysedRun(Run):
     """A run folder with comparisons of its systems."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -125,7 +125,7 @@ def shifts_of(tables: Tables) -> dict[str, list[str]]:
     found = {}
     for part in tables.run.spec.get("workloads", ()):
         if str(part["name"]).startswith("domains:"):
-            params = read_values(find_workload(part["name"]).parameters, part.get("params") or {})
+            params: dict[str, Any] = read_values(find_workload(part["name"]).parameters, part.get("params") or {})
             domains = domains_of(params["shifts"], params["severities"])
             found[str(part.get("alias") or label_of(part["name"]))] = [shift for shift, _ in domains]
     return found

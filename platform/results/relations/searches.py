@@ -83,8 +83,20 @@ class SearchResults:
 
     @property
     def best(self) -> Trial | None:
-        """Return the trial that the search recommends."""
+        """Return the trial that was best in the search."""
         return best_of(self.full, self.problem)
+
+    @property
+    def supported(self) -> bool:
+        """Return whether held-out seeds show an objective better and the first not worse, or there are none."""
+        verdicts = [row.verdict for row in self.held_out() if row.metric in {one.metric for one in self.objectives}]
+        return not self.spec["held_out"] or ("better" in verdicts and verdicts[0] != "worse")
+
+    @property
+    def recommended(self) -> Trial | None:
+        """Return the best trial if held-out seeds support it, else that with the defaults."""
+        defaults = next((trial for trial in self.full if trial.number == 0), None)
+        return self.best if self.supported or defaults is None else defaults
 
     @property
     def front(self) -> list[Trial]:
@@ -94,7 +106,7 @@ class SearchResults:
     @property
     def feasible(self) -> bool:
         """Return whether the recommended trial satisfies every constraint."""
-        return self.best is not None and self.best.violation(self.problem) == 0
+        return self.recommended is not None and self.recommended.violation(self.problem) == 0
 
     @property
     def budget(self) -> SearchBudget:

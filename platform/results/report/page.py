@@ -196,7 +196,9 @@ def _terms(view: View) -> dict[str, str]:
             f"the score, from 0 to 1: {MEASURES.get(score, score)} over the last 10 s, of the newest prediction that "
             f"was ready when a frame was shown, or {grace} later"
         )
-        found["truth"] = "the labels of the stream, which predictions are compared with"
+        label = plots.reference_label(runs)
+        labels = "the labels of the stream" if label == "truth" else "predictions of a network that makes mistakes"
+        found[label] = f"{labels}, which predictions are compared with"
     bounds = runs.dropna(subset=["bound"])[["system", "bound"]].drop_duplicates()
     names = {bound: " and ".join(own["system"]) for bound, own in bounds.groupby("bound")}
     return found | {name: f"a bound, no method: {MEANINGS[bound]}" for bound, name in names.items()}

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -31,6 +32,7 @@ T = TypeVar("T")
 SEARCHES = "searches"  # the key of a spec that lists searches, one per system
 SPEC_FIX = "Undo the changes in this file, or start the experiment again."
 UNKNOWN_COLUMN, UNKNOWN_TABLE = r'[Cc]olumn (?:named )?"([^"]+)"', r"Table with name (\w+)"  # in DuckDB's messages
+SHOWN = ("score_live", "score", "kbps", "uplink_kbps", "energy_j")  # columns of a run in a notebook
 MAX_SPEC_VALUES = 1_000_000  # in spec.yaml, which holds every default of every system
 
 
@@ -41,6 +43,23 @@ class Run:
     path: Path
     spec: Mapping[str, Any]  # the request with every default
     info: Mapping[str, Any]  # versions, host and seeds
+
+    def __repr__(self) -> str:
+        """Return one line: the folder and the size of the run."""
+        if "space" in self.spec:
+            return (
+                f"Run({str(self.path)!r}: search {self.spec['name']}, {len(read_trials(self.path, 'trials'))} trials)"
+            )
+        parts = ", ".join(f"{len(self.spec[key])} {key}" for key in ("systems", "workloads", "seeds"))
+        cells = len(files_of(self.path / "tables", "runs"))
+        return f"Run({str(self.path)!r}: {self.spec['name']}, {parts}, {cells} complete cells)"
+
+    def _repr_html_(self) -> str:
+        """Return the line and the mean scores of the systems, for a notebook."""
+        rows = self.frame("trials" if "space" in self.spec else "runs")
+        by = "status" if "space" in self.spec else "system"
+        shown = rows[[by, *(name for name in SHOWN if name in rows)]].groupby(by, sort=False).mean()
+        return f"<p>{escape(repr(self))}</p>{shown.dropna(axis='columns', how='all').round(4).to_html()}"
 
     def table(self, name: str) -> pa.Table:
         """Read one table over all complete cells, sorted by name, with the columns of the present schema.
@@ -163,16 +182,24 @@ def open_run(path: str | Path) -> Run:
     return Run(path=folder, spec=read_spec(folder), info=read_info(folder))
 
 
-def newest_run(start: str | Path = ".") -> Path:
-    """Return the newest run in `runs/` of a folder, or of the nearest parent that has runs."""
-    here = Path(start).absolute()
+def newest_run(start: str | Path = ".", *, search: bool = False) -> Path:
+    """Return the newest run, or search, in `runs/` of a folder or of the nearest parent that has one."""
+    here, kind = Path(start).absolute(), "search" if search else "run"
     for folder in (here, *here.parents):
         specs = sorted((folder / "runs").glob("*/spec.yaml"), key=lambda file: file.stat().st_mtime)
-        if specs:
-            return specs[-1].parent
+        if found := [spec for spec in specs if _kind_of(spec) == kind]:
+            return found[-1].parent
     raise RequestError(
-        f"There is no run in {here / 'runs'}, nor in a folder runs above. Give the folder of a run, or make one first."
+        f"There is no {kind} in {here / 'runs'}, nor in a folder runs above. Give the folder of a {kind}, or make one "
+        "first."
     )
+
+
+def _kind_of(spec: Path) -> str:
+    """Return run, search or searches by the top keys of a spec, without parsing the rest."""
+    lines = spec.read_text(encoding="utf-8", errors="replace").splitlines()
+    keys = {line.partition(":")[0] for line in lines if line[:1].isalpha()}
+    return SEARCHES if SEARCHES in keys else "search" if "space" in keys else "run"
 
 
 def read_spec(folder: Path) -> Mapping[str, Any]:

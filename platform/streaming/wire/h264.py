@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.errors import WireError
+from driftlab.errors import WireError, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +29,7 @@ Images = npt.NDArray[np.uint8]
 START = re.compile(rb"\x00\x00\x00?\x01")
 HEADER_BITS = re.compile(r" misc:(\d+)")  # of each frame, in the statistics of the first pass
 SEI = 6  # type of a unit of supplemental information
+ALIGNMENT = 64  # pixels of a decoded side, at most
 LOWEST_QUALITY = 51  # x264's largest constant rate factor
 SAME_BYTES = "threads=1:mbtree=0"  # equal frames give equal bytes
 
@@ -48,19 +49,24 @@ class H264:
         return without_sei(stream), len(stream)
 
     def decode(self, body: bytes, shape: tuple[int, ...]) -> Images:
-        """Decode a stream; refuse one that does not hold exactly the frames of this shape."""
+        """Decode a stream of exactly the frames of this shape; refuse another one at its first other frame."""
         import av
 
-        count, height, width, _ = shape
+        decoder, images, count = av.CodecContext.create("h264", "r"), np.empty(shape, dtype=np.uint8), 0
+        _, height, width, _ = shape
+        decoder.thread_count, decoder.options = 1, {"max_pixels": str(_aligned(height) * _aligned(width))}
         try:
-            with av.open(io.BytesIO(body), format="h264") as container:
-                container.streams.video[0].thread_count = 1
-                frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
-        except (av.FFmpegError, IndexError) as error:
-            raise WireError(f"torn: the clip does not decode ({error})") from error
-        if len(frames) != count or any(frame.shape[0] < height or frame.shape[1] < width for frame in frames):
-            raise WireError(f"torn: the clip holds {len(frames)} frames, expected {count} of {height} × {width}")
-        return np.stack([frame[:height, :width] for frame in frames])
+            for packet in (*decoder.parse(body), *decoder.parse(None), None):
+                for frame in decoder.decode(packet):
+                    if count == len(images) or (frame.height, frame.width) != (height + height % 2, width + width % 2):
+                        raise WireError(f"torn: the clip holds other frames than {len(images)} of {height} × {width}")
+                    images[count] = frame.to_ndarray(format="rgb24")[:height, :width]
+                    count += 1
+        except (av.FFmpegError, MemoryError) as error:
+            raise WireError(f"torn: the clip does not decode ({first_line(error)})") from error
+        if count != len(images):
+            raise WireError(f"torn: the clip holds {count} frames, expected {len(images)} of {height} × {width}")
+        return images
 
     def _two_passes(self, images: Images) -> bytes:
         """Encode in two passes; libx264 stores the first pass's statistics in a temporary folder."""
@@ -126,6 +132,11 @@ def units(stream: bytes) -> Iterator[tuple[int, bytes]]:
 def without_sei(stream: bytes) -> bytes:
     """Remove the SEI units, which describe the encoder; the frames are unchanged."""
     return b"".join(unit for kind, unit in units(stream) if kind != SEI)
+
+
+def _aligned(side: int) -> int:
+    """Return a side as the decoder allocates it."""
+    return -(-side // ALIGNMENT) * ALIGNMENT
 
 
 def _pad(images: Images) -> Images:

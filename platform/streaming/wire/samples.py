@@ -25,6 +25,8 @@ from driftlab.platform.world.link import MessageDamage, damaged
 UNKNOWN_SCENE = -1  # the scene of a frame from the link: unknown
 Images = npt.NDArray[np.uint8]  # [n, height, width, 3], RGB
 LENGTH = struct.Struct("<I")
+PNG_START, JPEG_START = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", b"\xff\xd8"
+FRAME_MARKERS = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # of JPEG segments that begin with the size of the frame
 
 
 class FrameCodec(Protocol):
@@ -76,14 +78,30 @@ class Still:
                 raise WireError(f"torn: {len(body)} bytes do not hold {len(frames)} pictures")
             start = read + LENGTH.size
             read = start + LENGTH.unpack_from(body, read)[0]
-            encoded = np.frombuffer(body[start:read], dtype=np.uint8)
-            decoded = cv2.imdecode(encoded, cv2.IMREAD_COLOR) if len(encoded) else None
+            encoded = body[start:read]
+            fits = dimensions_of(encoded) == frame.shape[:2]
+            decoded = cv2.imdecode(np.frombuffer(encoded, dtype=np.uint8), cv2.IMREAD_COLOR) if fits else None
             if decoded is None or decoded.shape != frame.shape:
                 raise WireError("torn: a picture does not decode to the size of the frames")
             frame[:] = np.asarray(decoded)[..., ::-1]
         if read != len(body):
             raise WireError(f"torn: {len(frames)} pictures end after {read} of {len(body)} bytes")
         return frames
+
+
+def dimensions_of(image: bytes) -> tuple[int, int]:
+    """Return height and width from the header of a PNG or JPEG image; zeros for other bytes."""
+    if image.startswith(PNG_START) and len(image) >= 24:
+        width, height = struct.unpack_from(">II", image, 16)
+        return height, width
+    place = 2 if image.startswith(JPEG_START) else len(image)
+    while place + 9 <= len(image) and image[place] == 0xFF:
+        marker, length = image[place + 1], int.from_bytes(image[place + 2 : place + 4], "big")
+        if marker in FRAME_MARKERS:
+            height, width = struct.unpack_from(">HH", image, place + 5)
+            return height, width
+        place += 1 if marker == 0xFF else 2 + length
+    return 0, 0
 
 
 CODECS: Mapping[str, FrameCodec] = {

@@ -1,0 +1,52 @@
+"""`driftlab new`: each file works as it is written, and its test passes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from driftlab.cli.app import build_app
+from driftlab.errors import RequestError
+
+MAX_LINES = 40
+MEMBERS = ("adaptation", "streaming", "scaling", "scheduling")
+
+
+def make(kind: str, name: str = "my_own"):
+    return CliRunner().invoke(build_app(), ["new", kind, name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [*MEMBERS, "network", "experiment"])
+def test_a_new_file_is_short_and_passes_its_test(kind: str, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    printed = make(kind)
+    assert printed.exit_code == 0, printed.output
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert files == ["my_own.yaml" if kind == "experiment" else "my_own.py", "test_my_own.py"]
+    for file in files:
+        assert file in printed.output
+        assert len((tmp_path / file).read_text().splitlines()) <= MAX_LINES
+    test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_own.py"]
+    done = subprocess.run(test, capture_output=True, text=True, check=False, env=dict(os.environ))
+    assert done.returncode == 0, done.stdout
+
+
+def test_existing_files_are_not_overwritten(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("test_mine.py").write_text("kept")
+    refused = make("network", "mine").exception
+    assert isinstance(refused, RequestError)
+    assert "test_mine.py: there already" in str(refused)
+    assert [path.name for path in tmp_path.iterdir()] == ["test_mine.py"]
+
+
+@pytest.mark.parametrize("name", ["Mine", "a-b", "../up", "1a", ""])
+def test_names_that_python_cannot_import_are_refused(name: str, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "is no name of a file" in str(make("network", name).exception)
