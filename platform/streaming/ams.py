@@ -78,7 +78,7 @@ class Ams(Streaming):
         float | None, Ge(1), Means("longest interval; none: no end, as in the paper", "interval_s")
     ] = MAX_STRETCH
     atr_step_s: Annotated[
-        float | None, Gt(0), Means("time between two steps of the training interval; none: one per upload", "s")
+        float | None, Gt(0), Means("time between two steps of an adaptive training interval; none: one per upload", "s")
     ] = None
     patience: Annotated[
         float | None,
@@ -113,13 +113,9 @@ class Ams(Streaming):
             yield f"'initial_fps' is {self.initial_fps}, must be in {bounds}"
 
     def _control_faults(self) -> Iterator[str]:
-        """List parameters that have no effect with this control, and thresholds in the wrong order."""
-        if self.slowdown_until < self.slowdown_below:
-            yield f"'slowdown_until' is {self.slowdown_until}, must be at least slowdown_below = {self.slowdown_below}"
+        """List parameters that have no effect with this control."""
         if self.patience is not None and self.control == "fixed":
             yield f"'patience' is {self.patience}, must be none with control = fixed"
-        if self.atr_step_s is not None and (self.control == "fixed" or not self.adaptive_training):
-            yield f"'atr_step_s' is {self.atr_step_s}, must be none with control = fixed or adaptive_training = false"
 
     def start(self, session: StreamFacts) -> Rates:
         """Start at the highest rate, unless `initial_fps` is set, and the shortest interval."""

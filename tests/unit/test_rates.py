@@ -219,7 +219,3 @@ class TestParameters:
     )  # fmt: skip
     def test_a_parameter_of_the_interval_reaches_its_controller(self, parameter, value, field):
         assert getattr(Ams(**{parameter: value})._training_control(), field) == value
-
-    def test_thresholds_in_the_wrong_order_are_refused(self):
-        assert any("slowdown_until" in fault for fault in Ams(slowdown_below=0.5).faults())
-        assert Ams(slowdown_below=0.35).faults() == []
