@@ -1,21 +1,17 @@
 """Measure how long a headless Chromium takes to open a report, against an empty page, as JSON lines.
 
-    python benchmarks/report_opening.py REPORT.html [REPORT.html …]
-
-Without arguments, the report of the newest run in `runs/` is opened.
+python benchmarks/report_opening.py REPORT.html [REPORT.html …]
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 import statistics
-import sys
 import time
 from pathlib import Path
 
+from _shared import options_of, report
 from playwright.sync_api import Browser, sync_playwright
-
-from driftlab.platform.results.tables.read import newest_run
 
 CHROMIUM = "/usr/bin/chromium"
 REPEATS = 5
@@ -36,15 +32,19 @@ def seconds(browser: Browser, address: str) -> float:
 
 
 def main() -> None:
-    """Print the time of each report, and its multiple of the time of an empty page."""
-    paths = list(map(Path, sys.argv[1:])) or [newest_run() / "report.html"]
+    """Print the time of an empty page, and that of each report with its multiple."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("reports", nargs="*", type=Path)
+    options = options_of(parser)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         empty_s = seconds(browser, EMPTY)
-        for path in paths:
+        report({"benchmark": "report_opening", "report": None, "s": empty_s})
+        for path in options.reports:
             report_s = seconds(browser, path.resolve().as_uri())
             size_mb = path.stat().st_size / 1e6
-            print(json.dumps({"report": str(path), "s": report_s, "ratio": report_s / empty_s, "mb": size_mb}))
+            line = {"report": str(path), "s": report_s, "ratio": report_s / empty_s, "mb": size_mb}
+            report({"benchmark": "report_opening", **line})
         browser.close()
 
 

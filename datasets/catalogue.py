@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -331,6 +331,14 @@ def scene_properties(name: str, seed: int) -> SceneProperties | None:
     """Describe a stream without opening it; None where its workload is no procedural street."""
     describe = find_workload(name).scenery
     return describe(name, seed) if describe else None
+
+
+def shifts_of_domains(name: str, params: Mapping[str, Given]) -> list[str]:
+    """Return the shift of each domain of a workload under domains, in the order of their numbers."""
+    from driftlab.datasets.domains.workload import domains_of
+
+    values: Mapping[str, Any] = read_values(find_workload(name).parameters, params)
+    return [shift for shift, _ in domains_of(values["shifts"], values["severities"])]
 
 
 def label_of(name: str) -> str:

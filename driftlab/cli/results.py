@@ -67,7 +67,7 @@ def _print_paper_table(run: Path, name: str, as_json: bool) -> None:
         print_json({"run": run, "table": name, "source": table.source, "cells": base.as_records(verdicts)})
         return
     print_note(f"{table.source}: {table.title}")
-    print_table(cells.COLUMNS, cells.as_rows(verdicts), whole=("paper", "ours"))
+    print_table(cells.COLUMNS, cells.as_rows(verdicts), whole=("cell", "paper", "ours"))
     print_note(", ".join(f"{count} {word}" for word, count in base.count_results(verdicts).items()))
 
 

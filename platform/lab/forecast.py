@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from driftlab.datasets.domains.names import SET_PREFIX
 from driftlab.platform.adaptation.base import Adaptation, Phase
 from driftlab.platform.core.limits import time_limit
 from driftlab.platform.core.parameters import parameters_of
@@ -31,8 +32,8 @@ from driftlab.platform.streaming.base import Seen, StreamFacts, Streaming
 FORWARD_SHARE = 0.3  # duration of a forward pass / duration of a training step
 WINDOW_S = 2e-3  # duration of one scheduling decision where no network runs
 FAMILY_S = 5.0  # to rank, cut and test the networks of a family
-EPOCH_FRAMES = 4000  # of the labelled sets that most families are trained on
-WIDTH = 0.5  # mean work of a family's networks relative to the whole one
+SET_FRAMES, RENDERED_FRAMES = 4000, 1600  # of an epoch: labelled sets have about so many, rendered frames at most
+WIDTH = 0.25  # mean work of a training step of a family relative to one of the whole network
 PLANS_S = 2.0  # limit for the plans of one system: a plug-in may never return
 MAX_ROUNDS = 10_000  # of one plan
 START_S, CELL_S = 8.0, 0.5  # start of Ray and its workers; overhead per cell
@@ -222,4 +223,6 @@ def _family_s(recipe: FamilyRecipe) -> float:
     units = parameters_of(type(member))
     epochs: int = sum(getattr(member, name) for name, one in units.items() if one.unit == "epochs")
     sizes = len(getattr(member, "keep_ratios", (1.0,)))
-    return FAMILY_S + WIDTH * sizes * epochs * EPOCH_FRAMES * network.height * network.width * STEP_PX_S
+    most = SET_FRAMES if network.workloads.startswith(SET_PREFIX) else RENDERED_FRAMES
+    frames = min(most, network.steps * network.batch)
+    return FAMILY_S + WIDTH * sizes * epochs * frames * network.height * network.width * STEP_PX_S

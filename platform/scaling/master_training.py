@@ -172,7 +172,7 @@ def _mean_gates(raw: Iterable[Tensor]) -> Tensor:
 
 
 def information(gated: GatedNetwork, raw: Mapping[str, Tensor]) -> Tensor:
-    """Return the mutual information of domain and kept channels, as a share of its maximum, averaged over groups.
+    """Return the mutual information of domain and kept channels, as a share of its maximum.
 
     It is largest where each domain clearly keeps or drops each channel, and each channel is kept in as many domains.
     """
@@ -188,7 +188,7 @@ def information(gated: GatedNetwork, raw: Mapping[str, Tensor]) -> Tensor:
 
 
 def _membership(gates: Tensor, keep: int) -> Tensor:
-    """Return soft memberships of the kept channels: a sigmoid about the middle of the last kept and first dropped."""
+    """Return the soft membership of each channel: a sigmoid about the smallest kept gate."""
     ranked = gates.detach().sort(dim=1, descending=True).values
     middle = (ranked[:, keep - 1] + ranked[:, keep]) / 2
     width = MEMBERSHIP_WIDTH * gates.detach().std(dim=1, keepdim=True).clamp_min(1e-3)

@@ -50,7 +50,7 @@ RESULTS = (
     ("report", "board"),
 )  # each imports from lines above its own; neighbours stay apart
 SEEN_BY_RESULTS = {  # of the data sets: names and colours; a stream only to draw scenes that older runs did not record
-    "driftlab.datasets.catalogue": {"label_of", "VIDEO_PREFIX"},
+    "driftlab.datasets.catalogue": {"label_of", "shifts_of_domains", "VIDEO_PREFIX"},
     "driftlab.datasets.frames": {"IGNORE"},
     "driftlab.datasets.sheet": {"PALETTE"},
     "driftlab.datasets.streets.presets": {"CLASSES"},

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from experiments_factory import loaded
 
-from driftlab.platform.lab.read import names
+from driftlab.platform.lab.read import document_of, find, names
 from driftlab.platform.lab.seal import run
 from driftlab.platform.results import stats
 from driftlab.platform.results.claims.base import evaluate
@@ -35,8 +35,13 @@ def experiment(streets: tuple[str, ...], **more: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("size", ["small", "full"])
-@pytest.mark.parametrize("name", OURS)
+def sizes() -> list[tuple[str, str]]:
+    """List the small and full sizes of our experiments that there are."""
+    known = {name: document_of(find(name)).get("sizes", {}) for name in OURS}
+    return [(name, size) for name, found in known.items() for size in ("small", "full") if size in found]
+
+
+@pytest.mark.parametrize(("name", "size"), sizes())
 def test_every_experiment_is_sound_in_both_sizes(name, size):
     made = loaded(name, size)
     assert made.name == name

@@ -36,7 +36,7 @@ def test_a_stretch_is_judged_before_and_after_its_frames_to_adapt_on():
 
 
 def test_overlap_is_the_share_of_channels_that_two_domains_have_in_common():
-    """Domains 0 and 1 are one shift at two severities; domain 2 is another shift, and only its newest phase counts."""
+    """Domains 0 and 1 are one shift; of domain 2 only the newest phase counts."""
     kept = {0: ("0 1", "0 1 2 3"), 1: ("0 1", "0 1 2 4"), 2: ("2 3", "0 5 6 7")}
     rows = []
     phases = [(2, ("0 1", "0 1 2 3")), *kept.items()]

@@ -60,6 +60,7 @@ class TestOverrides:
         "server.gpus=2",
         "server.label_s=null",
         "server.step_s=1e-3",
+        "server.order=round_robin",
         "compute.torch_device=cuda",
         "compute.gpus_per_actor=0.5",
         "compute.precision=bfloat16",

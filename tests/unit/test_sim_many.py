@@ -47,7 +47,7 @@ class TestAnyNumber:
         assert len(session.of("train")) == 2
 
     def test_training_without_an_expected_gain_is_declined_by_estimating_members(self, name):
-        """Those that go by estimates decline; a row says so. Curves of Ekya never fall, and an equal end is enough."""
+        """Joint declines, and a row states it; curves of Ekya never fall, and an equal end is enough."""
         session, loop = ran(name, several(2), after=0.3)
         assert len(session.of("train")) == (0 if name == "joint" else 2)
         assert all(row["reason"] for row in rows(loop, "updates") if row["train_start_s"] is None)

@@ -190,6 +190,9 @@ def check(model: nn.Module, images: torch.Tensor, seed: int) -> Groups:
     generator = torch.Generator().manual_seed(seed)
     order = {name: torch.randperm(size, generator=generator) for name, size in found.sizes.items()}
     assert off(outputs_of(permute(model, found, order), images), expected) <= SAME
+    if not found.sizes:  # every layer has a reason for which its channels are fixed
+        assert found.fixed
+        return found
     keep = some_channels(found, seed)
     cut_outputs = outputs_of(cut(model, found, keep), images)
     assert off(cut_outputs, expected) > 1e-6, "a cut that changes nothing tests nothing"
@@ -291,7 +294,7 @@ OF_TORCHVISION = {*TORCHVISION, "deeplabv3_mobilenet"}  # covered by the next te
 def test_the_zoo_computes_the_same(name: str):
     make = NARROW.get(name, lambda: build(name, 5, seed=0))
     found = check(filled(make, 0), torch.randn(1, 3, 32, 32, dtype=torch.double), 0)
-    assert set(found.sizes.values()) - {1}
+    assert bool(set(found.sizes.values()) - {1}) == (name != "tiny_residual_gn")  # its group norms fix all channels
 
 
 @pytest.mark.slow

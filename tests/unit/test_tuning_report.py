@@ -148,7 +148,7 @@ def test_a_run_names_the_source_of_its_settings_and_warns_of_unequal_budgets(bes
     assert "onda 0 trials" in warning
     page = compose(ran)
     assert "Tuned settings" in [section.title for section in page.sections]
-    assert warning in page.warnings
+    assert warning in page.health
     plain = open_run(run(EXPERIMENT, out=tmp_path / "plain").directory)
     assert unequal_budgets(Tables(plain)) == []
     assert how_chosen(Tables(plain)) == ["Settings of onda: defaults; of tent: those of the experiment."]

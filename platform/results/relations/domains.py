@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from driftlab.datasets.catalogue import find_workload, label_of
-from driftlab.datasets.domains.workload import domains_of
-from driftlab.datasets.parameters import read_values
+from driftlab.datasets.catalogue import label_of, shifts_of_domains
 from driftlab.platform.results.relations.base import (
     STREAM,
     Kinds,
@@ -92,7 +90,7 @@ def forgetting(tables: Tables) -> pd.DataFrame:
 
 
 def overlaps(tables: Tables) -> pd.DataFrame:
-    """List the share of kept channels that two selections of a stream have in common, and whether domains are alike.
+    """List the share of kept channels that each two domains of a stream have in common.
 
     Domains are `similar` if they have one shift at two severities. `last` counts the last group of channels only.
     """
@@ -125,9 +123,8 @@ def shifts_of(tables: Tables) -> dict[str, list[str]]:
     found = {}
     for part in tables.run.spec.get("workloads", ()):
         if str(part["name"]).startswith("domains:"):
-            params: dict[str, Any] = read_values(find_workload(part["name"]).parameters, part.get("params") or {})
-            domains = domains_of(params["shifts"], params["severities"])
-            found[str(part.get("alias") or label_of(part["name"]))] = [shift for shift, _ in domains]
+            shifts = shifts_of_domains(part["name"], part.get("params") or {})
+            found[str(part.get("alias") or label_of(part["name"]))] = shifts
     return found
 
 
@@ -289,7 +286,7 @@ def accuracy_after(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
     return pair_rows(better, worse, f"{', '.join(names[0])} against {', '.join(names[1])}")
 
 
-def overlap_by_likeness(tables: Tables, systems: Kinds) -> pd.DataFrame:
+def overlap_of_domains(tables: Tables, systems: Kinds) -> pd.DataFrame:
     """List the channels that similar and dissimilar domains have in common, by seed."""
     rows = tables.once(overlaps)
     rows = rows[rows["system"].isin(of_kinds(tables, systems))]
