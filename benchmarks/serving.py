@@ -258,7 +258,7 @@ def sessions(url: str, folder: Path, count: int, seconds: float) -> dict[str, An
     held = rounds / seconds * INTERVAL_S
     wait_s = float(np.percentile(waits_s, 95)) if waits_s else None
     done = sum(client.ask_json("GET", f"/sessions/{name}")["results"] for name in names) - count
-    round_s = (server_cpu_s() - cpu_s - idle * (time.monotonic() - stop_s + seconds)) / max(1, done)
+    round_s = max(1e-6, server_cpu_s() - cpu_s - idle * (time.monotonic() - stop_s + seconds)) / max(1, done)
     found = {"rounds_per_s": round(rounds / seconds, 2), "sessions_at_10_s": round(held, 1)}
     held = (CORES - idle) * INTERVAL_S / round_s
     found |= {"idle_cores": round(idle, 3), "cpu_s": round(round_s, 3), "sessions_by_cpu": round(held, 1)}
