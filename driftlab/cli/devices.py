@@ -49,7 +49,9 @@ def list_devices(server: Server = URL, token: OwnerToken = None, as_json: Json =
         for name, one in sessions.items()
     ]
     print_note(f"Devices open sessions with the token {enrolment_of(token or '')}.")
-    print_table(("session", "device", "workload", "address", "seen", "created", "state"), rows, whole=("session", "workload"))
+    print_table(
+        ("session", "device", "workload", "address", "seen", "created", "state"), rows, whole=("session", "workload")
+    )
 
 
 def revoke(names: Names, server: Server = URL, token: OwnerToken = None) -> None:
