@@ -2,6 +2,7 @@
 
     python docs/media/figures.py RUN [RUN …]
 
+The demo has data for most of them; short experiments for others are in `docs/media/runs`, such as `clients.yaml`.
 A figure is drawn from the first run that has data for it; the others are listed at the end and keep their pictures.
 """
 

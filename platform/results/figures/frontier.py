@@ -49,7 +49,7 @@ def _bounds(view: View) -> list[str]:
 
 def _draw(axis: Axes, view: View, setting: str, lines: dict[str, dict[str, float]], styles: plots.StyleMap) -> None:
     runs = view.runs[view.runs["setting"] == setting]
-    scores = means(runs, ["system"], LIVE_SCORE, others=[DOWN])
+    scores = means(runs, ["system"], LIVE_SCORE, least=0.0, most=1.0, others=[DOWN])
     for name in _bounds(view):
         for score in scores[scores["system"] == name]["mean"]:
             axis.axhline(
