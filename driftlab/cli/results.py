@@ -123,7 +123,7 @@ def claims(
     else:
         print_note(f"Run: {folder}")
         if measured := [verdict for verdict in verdicts if verdict.measured]:
-            print_table(base.COLUMNS, base.as_rows(measured), whole=("paper", "ours"))
+            print_table(base.COLUMNS, base.as_rows(measured))
             say()
         never = [verdict for verdict in verdicts if verdict.claim.not_testable]
         print_table(
