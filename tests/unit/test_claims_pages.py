@@ -12,7 +12,8 @@ import pytest
 from driftlab.errors import DataError
 from driftlab.platform.lab.read import names
 from driftlab.platform.results.claims import pages
-from driftlab.platform.results.claims.base import every_claim
+from driftlab.platform.results.claims.base import Claim, every_claim
+from driftlab.platform.results.claims.cells import PaperCell, every_table, verdict_of
 from driftlab.platform.results.claims.ledger import LEDGER, Line, append, newest, read_ledger
 from driftlab.platform.results.claims.pages import PLACE, Evidence, evidence_of, fill_tables, main, of_place, sizes_in
 
@@ -53,10 +54,16 @@ def test_claims_stand_in_the_order_of_papers():
     assert found == ["NEST-1", "NEST-2", "NEST-3", "NEST-4", "NEST-5", "N-2", "N-10", "N-13", "N-13b", "N-14"]
 
 
+def recordable() -> dict[str, Claim]:
+    """Return the claims, and the cells of the papers' tables, by their names in the ledger."""
+    return {**every_claim(), **{cell.id: cell for table in every_table().values() for cell in table.cells}}
+
+
 @needs_ledger
-def test_every_line_is_of_a_claim_and_names_no_host():
+def test_every_line_is_of_a_claim_or_cell_and_names_no_host():
+    known = recordable()
     for found in read_ledger(LEDGER):
-        assert found["claim"] in every_claim()
+        assert found["claim"] in known
         assert found["value"] is not None
         assert found["commit"]
         assert not {"run", "host", "command"} & found.keys()
@@ -64,10 +71,12 @@ def test_every_line_is_of_a_claim_and_names_no_host():
 
 @needs_ledger
 def test_lines_of_the_words_of_today_are_judged_as_they_were():
+    known = recordable()
     for found in newest(read_ledger(LEDGER)).values():
-        claim = every_claim()[found["claim"]]
+        claim = known[found["claim"]]
+        judged = verdict_of if isinstance(claim, PaperCell) else pages.verdict_of
         if (found["rule"], found["paper"], found["unit"]) == (claim.rule, claim.paper, claim.unit):
-            assert pages.verdict_of(claim, found).result == found["verdict"]
+            assert judged(claim, found).result == found["verdict"]
 
 
 @needs_ledger
