@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from driftlab.errors import DataError
-from driftlab.platform.core.files import atomic_write
+from driftlab.platform.core.files import atomic_write, sync
 from driftlab.platform.core.records import Columns, Reply, Rows
 from driftlab.platform.results.tables.columns import SCHEMA_VERSION, ordered
 from driftlab.platform.results.tables.origin import Origin, Seal, digest_of, seal_of, with_seal
@@ -45,7 +44,7 @@ class Recorder:
         last = table_file(self._tables, "runs", cell)
         if last.exists():
             last.unlink()
-            _sync(last.parent)
+            sync(last.parent)
         digests = {}
         for name in OTHERS:
             write_table(tables[name], file := table_file(self._tables, name, cell))
@@ -241,16 +240,5 @@ def _readable(file: Path, table: str) -> pa.Table | None:
 def write_table(table: pa.Table, file: Path) -> None:
     """Write a file atomically and durably; the same table gives the same bytes."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(file) as draft, draft.open("wb") as sink:
-        pq.write_table(table, sink, compression="zstd", compression_level=3, write_page_checksum=True)
-        sink.flush()
-        os.fsync(sink.fileno())
-    _sync(file.parent)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with atomic_write(file) as draft:
+        pq.write_table(table, draft, compression="zstd", compression_level=3, write_page_checksum=True)
