@@ -32,7 +32,8 @@ NOTE = (
     "Means over n seeds; ±: half of the 95 % interval (Student’s t). {0}: over the last 10 s, mean over frames (0 to "
     "1); late predictions count as if they were in time. Live {0}: likewise, of the newest predictions that were ready "
     "when a frame was shown, or {2} later. Gain: mean difference in live {0} to {1} over paired seeds. Better or "
-    "worse: the 95 % interval excludes 0; inconclusive: it includes 0, or there is one seed. Traffic, energy and "
+    "worse: the 95 % interval excludes 0; inconclusive: it includes 0, or there is one seed. Latency: mean from the "
+    "capture of a frame to its prediction, waits for a batch included. Traffic, energy and "
     f"updates: mean per device. Rows named “bound”: limits for comparison. {DASH}: not measured."
 )
 
@@ -48,6 +49,7 @@ class ScoreLine:
     live: Estimate | None  # score of the live predictions
     score: Estimate | None  # late predictions count as if they were in time
     gain: Gain | None  # over the system that others are compared with
+    latency_ms: float | None  # of processed frames, waits for a batch included
     uplink_kbps: float | None
     downlink_kbps: float | None
     energy_j: float | None  # per device
@@ -90,11 +92,13 @@ def _same_bound(runs: pd.DataFrame) -> str:
 
 def lines(view: View) -> list[ScoreLine]:
     """Summarise each system per setting."""
-    gains = by_setting(view)
-    return by_system(view, lambda setting, system, own: _line(setting, system, own, gains.get((setting, system))))
+    gains, waits = by_setting(view), view.tables.frame("frames").groupby("cell")["latency_ms"].mean()
+    return by_system(
+        view, lambda setting, system, own: _line(setting, system, own, gains.get((setting, system)), waits)
+    )
 
 
-def _line(setting: str, system: str, runs: pd.DataFrame, gain: Gain | None) -> ScoreLine:
+def _line(setting: str, system: str, runs: pd.DataFrame, gain: Gain | None, waits: pd.Series) -> ScoreLine:
     done = runs[runs["status"] == "done"]
     return ScoreLine(
         setting=setting,
@@ -104,6 +108,7 @@ def _line(setting: str, system: str, runs: pd.DataFrame, gain: Gain | None) -> S
         live=stats.mean(done[LIVE_SCORE]),
         score=stats.mean(done[PAPER_SCORE]),
         gain=gain,
+        latency_ms=mean(done["cell"].map(waits)),
         uplink_kbps=mean(done["uplink_kbps"]),
         downlink_kbps=mean(done["downlink_kbps"]),
         energy_j=mean(done["energy_j"] / done["devices"]),
@@ -119,6 +124,7 @@ def _columns(score_name: str) -> list[Column]:
         Column("verdict", detail=True),
         Column(score_name, detail=True),
         Column("n", emphasis="quiet"),
+        Column("latency", "ms"),
         Column("up", "kbit/s"),
         Column("down", "kbit/s"),
         Column("energy", "J"),
@@ -132,6 +138,6 @@ def _row(line: ScoreLine, *, best: bool) -> Row:
         *((line.gain.text, line.gain.mark) if line.gain else (DASH, DASH)),
         score(line.score),
         str(line.live.n if line.live else 0),
-        *map(number, (line.uplink_kbps, line.downlink_kbps, line.energy_j, line.updates)),
+        *map(number, (line.latency_ms, line.uplink_kbps, line.downlink_kbps, line.energy_j, line.updates)),
     ]
     return Row(line.setting, line.system, line.bound, line.failed, texts, best)
