@@ -50,7 +50,9 @@ def list_devices(server: Server = URL, token: OwnerToken = None, as_json: Json =
     ]
     print_note(f"Devices open sessions with the token {enrolment_of(token or '')}.")
     print_table(
-        ("session", "device", "workload", "address", "seen", "created", "state"), rows, whole=("session", "workload")
+        ("session", "device", "workload", "address", "seen", "created", "state"),
+        rows,
+        whole=("session", "address", "state"),
     )
 
 

@@ -90,7 +90,6 @@ def serve(
     The server runs on Ray Serve until it is interrupted. It prints two tokens: that with which devices open sessions,
     and the owner's, unless it is given.
     """
-    print_note("Starting the server and its Ray processes, which takes about half a minute.")
     from driftlab.platform.core.files import check_private
     from driftlab.serve_apps.deployment import MIN_TOKEN, ServerArgs, serving
     from driftlab.serve_apps.http_server import ServerAddress
@@ -116,6 +115,7 @@ def serve(
         rate_limit=rate_limit,
         cert=where.cert,
     )
+    print_note("Starting the server and its Ray processes, which takes about half a minute.")
     with serving(args, where, address):
         say(f"server  {where.url}")
         say(f"token   {enrolment_of(secret)}  for devices: it only opens sessions")

@@ -232,10 +232,12 @@ def test_list_has_all_kinds():
 
 
 @pytest.mark.slow
-def test_serve_states_at_once_that_the_server_starts():
-    refused = call("serve", "--token", "short")
-    assert isinstance(refused.exception, RequestError)
-    assert "Starting the server" in refused.output
+def test_serve_states_that_the_server_starts_before_it_does(monkeypatch, tmp_path):
+    monkeypatch.setattr("driftlab.serve_apps.deployment.serving", lambda args, where, address: 1 / 0)
+    stopped = call("serve", "--state-dir", str(tmp_path / "served"))
+    assert isinstance(stopped.exception, ZeroDivisionError)
+    assert "Starting the server" in stopped.output
+    assert call("serve", "--token", "short").output == ""
 
 
 @pytest.mark.slow

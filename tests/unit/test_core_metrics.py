@@ -40,7 +40,7 @@ def test_miou_leaves_out_classes_that_do_not_occur():
 
 
 @pytest.mark.slow
-def test_miou_agrees_with_torchmetrics():
+def test_miou_agrees_with_torchmetrics(torchvision):  # which torchmetrics imports
     from torchmetrics.functional.classification import multiclass_jaccard_index
 
     for _ in range(20):
