@@ -154,6 +154,10 @@ class Adaptation(ABC):
         """Estimate the accuracy of each network of a family on a batch; with the next state. None: it cannot."""
         return None, state
 
+    def monitored(self, state: Any) -> tuple[float, float] | None:
+        """Return the accuracies before and after the newest phase as monitored without labels; None: it has none."""
+        return None
+
     def training_configs(self, planned: Phase) -> tuple[Phase, ...]:
         """List the phases from which a scheduler may choose instead of the planned one."""
         return (planned,)

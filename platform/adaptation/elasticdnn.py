@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -20,11 +20,11 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from driftlab.platform.adaptation.base import EMPTY_PACK, Batch, Phase
 from driftlab.platform.adaptation.batches import NO_FRAMES, Rows, in_parts
-from driftlab.platform.adaptation.estimating import EstimatorState
+from driftlab.platform.adaptation.estimating import Calibration, EstimatorState
 from driftlab.platform.adaptation.learn import LearningAdaptation
 from driftlab.platform.adaptation.memory import ElasticState
 from driftlab.platform.adaptation.objectives import entropies, information, samples_of
-from driftlab.platform.core.parameters import Means
+from driftlab.platform.core.parameters import BEFORE, Means
 from driftlab.platform.core.records import AccuracyEstimates, Passes, Weights
 from driftlab.platform.networks.training.descent import Momentum
 
@@ -234,6 +234,16 @@ class ElasticDnn(Elastic):
     estimates: Annotated[
         int, Ge(0), Le(100), Means("shifted source domains on which its accuracy estimator is fitted; 0: none")
     ] = 0
+    calibration: Annotated[
+        Calibration,
+        Means(
+            "correction by observed accuracies: their difference from the estimate at that size, the accuracies "
+            "themselves as printed in Eq. 5 to 7, or none"
+        ),
+    ] = field(default="difference", metadata={BEFORE: "difference"})
+    estimator: Annotated[
+        Literal["fitted", "drawn"], Means("estimator of accuracies: fitted, or as a control drawn at random")
+    ] = field(default="fitted", metadata={BEFORE: "fitted"})
 
     def __post_init__(self) -> None:
         """Require a pack where accuracies are estimated."""
@@ -271,12 +281,22 @@ class ElasticDnn(Elastic):
         if known is None or self.reject_reason(source, batch, state):
             return None, state
         frames = len(batch.images)
-        found, history = known.predict(state.history, estimating.source_features(source, batch))
+        features = estimating.source_features(source, batch)
+        found, history = known.predict(state.history, features, self.calibration)
+        if self.estimator == "drawn":
+            found = batch.rng.random(found.shape)
         steps = (min(self.batch, frames),) * (self.iterations if phase.iterations is None else phase.iterations)
         likely = Passes((1, frames, frames, frames, frames, *steps), steps)
         before, after = (tuple(map(float, column)) for column in found.T)
         estimated = AccuracyEstimates(tuple(map(float, known.sizes)), before, after, Passes((frames,)), likely)
         return estimated, replace(state, history=history)
+
+    def monitored(self, state: Any) -> tuple[float, float] | None:
+        """Return the newest observation; None where the newest estimate has none yet."""
+        if not isinstance(state, EstimatorState) or len(state.history.here) or not len(state.history.seen):
+            return None
+        before, after = state.history.seen[-1][:2]
+        return float(before), float(after)
 
     def end(self, run: LearningRun) -> None:
         """Store the shares of confident predictions around the phase, where its accuracy was estimated."""

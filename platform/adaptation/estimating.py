@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 SHIFTS = ("speckle_noise", "gaussian_blur", "spatter", "saturate")  # made for choosing settings, not for tests
 SEVERITIES, SAMPLES, JUDGED = 5, 100, 300
 PASS_FRAMES = 64
+Calibration = Literal["difference", "as_printed", "none"]
 MADE = "estimator/"  # before the names of arrays in a pack
 
 
@@ -88,16 +89,19 @@ class Estimating:
         """Return the index of the family's network with as many parameters."""
         return int(np.abs(self.parameters - count_parameters(model)).argmin())
 
-    def predict(self, history: DomainHistory, features: npt.NDArray[np.floating]) -> tuple[Floats, DomainHistory]:
+    def predict(
+        self, history: DomainHistory, features: npt.NDArray[np.floating], calibration: Calibration = "difference"
+    ) -> tuple[Floats, DomainHistory]:
         """Return both accuracies of each network for a domain, calibrated by the history."""
         here = estimator.summarise(features)
         rows = [estimator.describe(mark, here, self.source, self.projection) for mark in self.marks]
         predicted = self.network(np.array(rows))
+        printed = calibration == "as_printed"
         seen = [
-            Observation(self._distance(here, mean), one[0], one[1], (one[2], one[3]))
+            Observation(self._distance(here, mean), one[0], one[1], None if printed else (one[2], one[3]))
             for mean, one in zip(history.means, history.seen, strict=True)
         ]
-        found = estimator.calibrate(predicted, seen)
+        found = predicted if calibration == "none" else estimator.calibrate(predicted, seen, scaled=not printed)
         if self.graded is not None:  # far from its domains the estimator predicts high accuracies for all networks
             found = np.minimum(found, self.graded[:, None])  # no domain is easier than the source
         return found, replace(history, here=here.mean, predicted=predicted)

@@ -223,6 +223,15 @@ class Trained:
 
 
 @dataclass(frozen=True)
+class PhaseCheck:
+    """The accuracy of a phase's network before and after it: by the truth, and by monitors without labels."""
+
+    true: tuple[float | None, float | None]  # on later frames of the domain
+    confident: tuple[float | None, float | None] = (None, None)  # share of confident predictions on the samples
+    agreeing: tuple[float | None, float | None] = (None, None)  # by the agreement under dropout, likewise
+
+
+@dataclass(frozen=True)
 class Applied:
     """An application has applied an update or labels, or refused them with a reason."""
 

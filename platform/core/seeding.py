@@ -12,6 +12,7 @@ PURPOSES = frozenset(
         "adadeep",
         "adapt",
         "adaptivenet",
+        "agreement",
         "answer",
         "audit",
         "border",

@@ -175,6 +175,10 @@ class Scheduling(ABC):
         """Return the indices of the configurations to try before an offer; `Grant.trials` names later ones."""
         return ()
 
+    def expected_accuracies(self, offer: TrainingOffer) -> tuple[float | None, ...]:
+        """Return the accuracy after each configuration by which it plans: by default as estimated or tried."""
+        return tuple(config.accuracy for config in offer.configs)
+
     @abstractmethod
     def allocate(self, window: SchedulerInput) -> Allocation:
         """Allocate the processor to the window's demands."""

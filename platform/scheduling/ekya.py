@@ -10,6 +10,7 @@ Differs from the paper: plans are evaluated exactly where its simulator counts w
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ import numpy.typing as npt
 from annotated_types import Ge, Gt, Le
 
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.scheduling.base import Allocation, SchedulerInput, Scheduling
+from driftlab.platform.scheduling.base import Allocation, Demand, SchedulerInput, Scheduling, TrainingOffer
 from driftlab.platform.scheduling.candidates import Candidate, LearningApp, known, read_apps
 from driftlab.platform.scheduling.evaluation import Freed, accuracy_factor, evaluate, trainings_of
 from driftlab.platform.scheduling.plans import HorizonS, PatienceS, SharePlan, previous_state, to_grants
@@ -72,6 +73,13 @@ class Ekya(Scheduling):
     def initial_trials(self, configs: int) -> Sequence[int]:
         """Try every configuration."""
         return range(configs)
+
+    def expected_accuracies(self, offer: TrainingOffer) -> tuple[float | None, ...]:
+        """Extrapolate the trials of an offer, as `allocate` does."""
+        window = SchedulerInput(0.0, 1.0, sys.maxsize, (Demand("", 1.0, (), learning=offer),))
+        (app,) = map(profile, read_apps(window))
+        found = {one.config: one.accuracy_after for one in app.candidates}
+        return tuple(found.get(index) for index in range(len(offer.configs)))
 
     def allocate(self, window: SchedulerInput) -> Allocation:
         """Compute a new plan; at the end of a training, only split its share if nothing else changed."""

@@ -11,6 +11,7 @@ import simpy
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import AccuracyEstimates, Passes, RecallResult, TaskCost, TrialScores
 from driftlab.platform.scheduling.base import TrainingConfig, TrainingOffer
+from driftlab.platform.sim.estimates import EstimateLog
 from driftlab.platform.streaming.base import DownlinkPlan
 from driftlab.platform.world.clock import Process
 from driftlab.platform.world.cost import add_costs
@@ -84,6 +85,7 @@ class TrainingChoice:
         self.phases: Sequence[Phase] = ()
         self.configs: list[TrainingConfig] = []
         self.accuracy_before: float | None = None  # accuracy before the round
+        self.estimates = EstimateLog(self.app, None if done.stored is None else done.stored.domain)
 
     def choose(self) -> Generator[Any, float, ChosenConfig | None]:
         """Offer the configurations to the device's scheduler, after trials where it requires them."""
@@ -106,10 +108,18 @@ class TrainingChoice:
             config.accuracy,
         )
 
+    @property
+    def trained_config(self) -> int | None:
+        """Return the index of the configuration that is trained: the chosen one, or the network that is in use."""
+        if self.scheduling.uses_estimates or len(self.profile) < 2:
+            return self.app.learner.config
+        return self.app.networks.student.first if self.app.choice.trains is None else self.app.choice.trains
+
+    def _offer(self, before: float | None) -> TrainingOffer:
+        return TrainingOffer("offered", tuple(self.configs), accuracy_before=before)
+
     def _submit(self) -> Steps:
-        self.round.now_s = yield Offer(
-            TrainingOffer("offered", tuple(self.configs), accuracy_before=self.accuracy_before)
-        )
+        self.round.now_s = yield Offer(self._offer(self.accuracy_before))
 
     def _prepare(self) -> Steps:
         """List the configurations and the accuracy before them, as estimated or else from trials."""
@@ -153,18 +163,22 @@ class TrainingChoice:
         estimated: AccuracyEstimates | None = yield from done.facts_of(done.call("estimate", self.planned))
         if estimated is None:
             return False
-        yield from done.do("training", self.site.training_cost(app.networks.student.cost, estimated.passes))
+        cost = self.site.training_cost(app.networks.student.cost, estimated.passes)
+        yield from done.do("training", cost)
         app.choice.estimated = estimated.after
-        if not offered:
-            return False
-        runs = app.networks.student.first if app.choice.runs is None else app.choice.runs
         columns = zip(self.profile, estimated.after, estimated.before, estimated.sizes, strict=True)
-        self.configs = [
+        configs = [
             TrainingConfig(
                 one.name, self.site.training_cost(one.cost, estimated.phase_passes), after, before, size, variant=which
             )
             for which, (one, after, before, size) in enumerate(columns)
         ]
+        accuracies = estimated.before, estimated.after
+        self.estimates.add("estimator", done.now_s, cost, list(enumerate(configs)), accuracies)
+        if not offered:
+            return False
+        runs = app.networks.student.first if app.choice.runs is None else app.choice.runs
+        self.configs = configs
         self.phases = [replace(self.planned, variant=way.variant) for way in self.configs]
         self.accuracy_before = estimated.before[runs]
         return True
@@ -178,7 +192,8 @@ class TrainingChoice:
         tried: TrialScores = yield from done.facts_of(done.call("run_trials", self.plan, trials))
         counted = ((None, tried.scoring_passes), *zip((phase.variant for phase in trials), tried.passes, strict=True))
         costs = [site.training_cost(app.cost_of(variant), passes) for variant, passes in counted]
-        yield from done.do("training", add_costs(costs))
+        cost = add_costs(costs)
+        yield from done.do("training", cost)
         if self.scores and tried.before is not None:
             app.observe(tried.before, "teacher", done.now_s)
         begins = tried.initial_scores or (None,) * len(which)
@@ -186,6 +201,11 @@ class TrainingChoice:
         fixed = [site.training_cost(app.cost_of(phase.variant), passes) for phase, passes in fixed_passes]
         for i, after, begin, *trial in zip(which, tried.after, begins, costs[1:], fixed, strict=True):
             self.configs[i] = measured(replace(self.configs[i], accuracy=after), begin, *trial)
+        if which:
+            expected = self.scheduling.expected_accuracies(self._offer(tried.before))
+            initial = [tried.before if begin is None else begin for begin in begins]
+            accuracies = initial, [expected[i] for i in which]
+            self.estimates.add("trials", done.now_s, cost, [(i, self.configs[i]) for i in which], accuracies)
         return tried.before
 
     def _offered_phases(self) -> Sequence[Phase]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.core.records import Packed, Reply, Stored, TaskCost, Trained, TrialScores
+from driftlab.platform.core.records import Packed, PhaseCheck, Reply, Stored, TaskCost, Trained, TrialScores
 from driftlab.platform.scheduling.base import TrainingOffer
 from driftlab.platform.sim.messages import LabelDelivery, PlanDelivery, UpdateDelivery, Upload
 from driftlab.platform.sim.offers import ChosenConfig, Offer, TrainingChoice
@@ -190,6 +190,7 @@ class WeightRound(Round):
         if offer is not None:
             chosen: ChosenConfig | None = yield from offer.choose()
             if chosen is None and self.stored_network is None:
+                offer.estimates.write(None)
                 self.idle = DECLINED
                 return None
             plan = replace(plan, phase=NO_STEPS if chosen is None else chosen.phase)
@@ -203,7 +204,8 @@ class WeightRound(Round):
         assert plan.phase is not None
         self.train_start_s = self.now_s
         before = (yield from self._score(plan)) if runner.measures_gain else None
-        training = self.call("train", plan)
+        watched = (True,) if offer is not None and offer.estimates else ()
+        training = self.call("train", plan, *watched)
         work = None if runner.scaling.cuts_per_domain else runner.adaptation.passes_of(plan.phase, frames)
         if work is None:
             counted: Trained = yield from self.facts_of(training)
@@ -216,6 +218,10 @@ class WeightRound(Round):
         self.trained, self.train_end_s, self.idle = trained, self.now_s, trained.skipped
         if offer is not None and offer.recalls and trained.iterations:
             yield from self.facts_of(self.call("store_expert"))
+        if watched and offer is not None:
+            later = offer.estimates.later_frames(self.uploads[-1].sampling.times_s)
+            check: PhaseCheck = yield from self.facts_of(self.call("check", later))
+            offer.estimates.write(offer.trained_config, check)
         if before is not None:
             yield from self._measure_gain(plan, before)
         return training

@@ -21,6 +21,7 @@ from driftlab.platform.core.records import (
     ModelCost,
     Packed,
     Passes,
+    PhaseCheck,
     RecallResult,
     Received,
     Reply,
@@ -118,6 +119,7 @@ def report_of(n: int) -> InferenceReport:
     return InferenceReport(n, n, 0.01 * n, {"inference": 0.1 * n}, n, 0.5 * n, 0.25 * n, np.eye(2, dtype=np.int64) * n)
 
 
+CHECKED = PhaseCheck((0.4, 0.7), (0.5, 0.6), (0.45, None))
 SCRIPT: dict[str, Callable[..., Any]] = {
     "capture": lambda node, start_s, stop_s: Captured(frames_between(start_s, stop_s), has_truth=True),
     "upload": lambda node, plan: uploaded(len(plan.times_s), plan.times_s[-1]),
@@ -128,7 +130,8 @@ SCRIPT: dict[str, Callable[..., Any]] = {
     "drop_samples_before": lambda node, oldest_s: 40,
     "recall_expert": lambda node, last, fall: RecallResult(None, None, Passes()),
     "store_expert": lambda node: 1,
-    "train": lambda node, plan: trained(),
+    "train": lambda node, plan, watched=False: trained(),
+    "check": lambda node, later: CHECKED,
     "apply": lambda node, update, arrive_s, damage: Applied(1, accepted=True),
     "resend": lambda node: trained(iterations=0, bytes=RESENT_BYTES),
     "run_stream": processed,

@@ -98,7 +98,7 @@ def test_scaling_uses_the_estimates_and_the_trained_network_is_charged():
     session = factory.on_device(
         estimate=lambda node, phase: replace(FOUND, after=(0.8, 0.3)),
         switch=lambda node, variant: variant,
-        train=lambda node, plan: trained(passes=work),
+        train=lambda node, plan, watched: trained(passes=work),
     )
     at_once = Member("scaling", "adascale", (("patience", 1), ("dwell_s", 0.0)))
     given = {"adaptation": ESTIMATING, "scaling": at_once, "session": session}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from driftlab.platform.results.tables.columns import BYTES, COUNT, INDEX, PLACE, REAL, TEXT, column, table_of
+from driftlab.platform.results.tables.columns import BYTES, COUNT, FLAG, INDEX, PLACE, REAL, TEXT, column, table_of
 
 SYSTEMS = table_of(
     "systems",
@@ -78,6 +78,34 @@ CHANNELS = table_of(
     column("domain", INDEX, "its domain", null="the device has no domain labels"),
     column("group", TEXT, "group of channels, named after its layer"),
     column("kept", TEXT, "numbers of the kept channels, ascending, with spaces between"),
+)
+
+_NOT_CHOSEN = "it was not chosen, or nothing was trained"
+_NO_TRUTH = f"{_NOT_CHOSEN}, or no later frame of the domain has a truth"
+_NO_MONITOR = f"{_NOT_CHOSEN}, or the member does not monitor"
+_NO_HEAD = f"{_NOT_CHOSEN}, the head is not linear, or there are fewer than four classes"
+
+ESTIMATES = table_of(
+    "estimates",
+    "One row per training configuration whose accuracy was estimated before a phase, by an estimator or by trials.",
+    *PLACE,
+    column("time_s", REAL, "when the estimate was complete", "s"),
+    column("domain", INDEX, "domain of the newest sample", null="the device has no domain labels"),
+    column("config", TEXT, "name of the training configuration"),
+    column("variant", INDEX, "number of its network, from the smallest on", null="there is one network"),
+    column("size", REAL, "size of its network, as a share of the full one", null="there is one network"),
+    column("method", TEXT, "estimator or trials"),
+    column("before", REAL, "estimated accuracy before the phase, 0 to 1", null="no sample has a label"),
+    column("after", REAL, "estimated accuracy after it, 0 to 1", null="no sample has a label"),
+    column("isolated_s", REAL, "time to estimate all configurations of the round without co-running tasks", "s"),
+    column("memory_bytes", BYTES, "memory for that in addition to the running network", "B"),
+    column("chosen", FLAG, "whether it was trained"),
+    column("observed_before", REAL, "share of confident samples, by which ElasticDNN monitors", null=_NO_MONITOR),
+    column("observed_after", REAL, "the same after the phase", null=_NO_MONITOR),
+    column("agreement_before", REAL, "accuracy by agreement under dropout (AETTA), for comparison", null=_NO_HEAD),
+    column("agreement_after", REAL, "the same after the phase", null=_NO_HEAD),
+    column("true_before", REAL, "accuracy before the phase on as many later frames of the domain", null=_NO_TRUTH),
+    column("true_after", REAL, "accuracy after it on these frames", null=_NO_TRUTH),
 )
 
 ADAPTATIONS = table_of(

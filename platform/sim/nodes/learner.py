@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.datasets.frames import Frames
+from driftlab.platform.adaptation.agreement import agreement_of
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adapted, Batch, Phase
 from driftlab.platform.core.limits import limited
 from driftlab.platform.core.records import (
@@ -20,6 +21,7 @@ from driftlab.platform.core.records import (
     LayerCost,
     ModelCost,
     Passes,
+    PhaseCheck,
     RecallResult,
     Reply,
     Rows,
@@ -81,6 +83,7 @@ class LearnerNode:
         self._follows = True  # whether the application's family has all weights that were trained here
         self._version = 0
         self._phases = 0
+        self._before: state.State | None = None  # before the newest phase, where `check` follows
         self._times_s = np.empty(0)
         self._trained_until_s = -np.inf  # time of the newest sample that a phase was trained on
         self._images = np.empty((0, spec.height, spec.width, 3), dtype=np.uint8)
@@ -251,21 +254,28 @@ class LearnerNode:
         rest = self._images[rows]
         if not self._uses_labels or not len(rest):
             return None, Passes()
-        predictions = predict(model, rest, task=self._task, device=self._spec.torch_device)
-        counts = self._task.counts(predictions, self._labels[rows], self._spec.classes)
-        return float(np.nan_to_num(self._task.score(counts.sum(axis=0)))), Passes(forward=(len(rest),))
+        return self._accuracy(model, rest, self._labels[rows]) or 0.0, Passes(forward=(len(rest),))
+
+    def _accuracy(self, model: nn.Module, images: npt.NDArray[np.uint8], labels: TaskLabels | None) -> float | None:
+        """Score a network on images; None where no label counts."""
+        if labels is None or not len(images):
+            return None
+        predictions = predict(model, images, task=self._task, device=self._spec.torch_device)
+        score = float(self._task.score(self._task.counts(predictions, labels, self._spec.classes).sum(axis=0)))
+        return None if np.isnan(score) else score
 
     def finish(self) -> Reply:
         """Return a digest of the network and the adaptation's state."""
         return Reply(state.digest_of(state.read(self._model), self._built, self._state), self._audits())
 
-    def train(self, plan: DownlinkPlan) -> Reply:
-        """Train one phase on the buffer, and encode the update."""
+    def train(self, plan: DownlinkPlan, watched: bool = False) -> Reply:
+        """Train one phase on the buffer, and encode the update; `watched`: `check` will compare before and after."""
         started = time.perf_counter()
         self._drop_before(plan.oldest_s)
         assert plan.phase is not None
         samples = self._samples(rng_for(self._spec.seed, "train", self._phases))
         chosen = self._draft(samples)
+        self._before = state.read(self._model) if watched else None
         adapted = self._adapt(samples, plan.phase)
         self._state, self._phases = adapted.state, self._phases + 1
         self._trained_until_s = max(self._trained_until_s, float(self._times_s.max(initial=-np.inf)))
@@ -289,6 +299,22 @@ class LearnerNode:
         )
         channels = {} if chosen is None else {"channels": [self._channel_rows(chosen)]}
         return Reply(facts, {**self._audits(), **channels}, payload=message)
+
+    def check(self, frames: Frames) -> Reply:
+        """Return the accuracy of the network before and after the newest phase, for a table and nothing else.
+
+        The first frame is the newest sample; of the others, those of its scene count.
+        """
+        later = frames[np.flatnonzero((frames.scenes == frames.scenes[0]) & (np.arange(len(frames)) > 0))]
+        purpose = self._spec.seed, "agreement", self._phases
+        after, found = state.read(self._model), []
+        for held in (self._before, after):
+            if held is not None:
+                state.write(self._model, held)
+            true = self._accuracy(self._model, later.images, self._task.truth(later))
+            found.append((true, agreement_of(self._model, self._images, rng_for(*purpose))))
+        true, agreeing = zip(*found, strict=True)
+        return Reply(PhaseCheck(true, self._adaptation.monitored(self._state) or (None, None), agreeing))
 
     def resend(self) -> Reply:
         """Encode every weight, for a device that cannot apply an update based on another one."""
