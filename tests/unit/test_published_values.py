@@ -48,7 +48,7 @@ def test_every_label_free_method_of_a_paper_has_a_table():
     assert present - {"ekya"} == set(FAMILIES["adaptation"]) - ours
 
 
-# Values of papers in claims and tables of cells, where the papers' texts are beside the repository ---------------------
+# Values of papers in claims and tables of cells, where the texts of the papers are beside the repository
 
 PAPERS = next((folder / "shared/papers" for folder in METHODS.parents if (folder / "shared/papers").is_dir()), None)
 CLAIMS = Path(base.__file__).parent

@@ -96,6 +96,22 @@ def gains_over_baselines(tables: Tables, ours: str, score: str = PAPER_SCORE) ->
     return found.set_index(["workload", "seed"])[["ours", "theirs"]]
 
 
+def gains_over(
+    tables: Tables, ours: str, others: Sequence[str], workloads: Sequence[str] = (), score: str = PAPER_SCORE
+) -> pd.DataFrame:
+    """List the score of a system and the mean score of some others, by workload and seed."""
+    runs = completed_cells(tables)
+    runs = runs[runs["workload"].isin(list(workloads))] if workloads else runs
+    wide = runs.pivot_table(score, ["workload", "seed"], "system").reindex(columns=[ours, *others]).dropna()
+    if wide.empty:
+        return no_rows(
+            f"needs '{ours}' and {' and '.join(map(repr, others))} on the same workload and seed, with truth"
+        )
+    found = pair_rows(wide[ours], wide[list(others)].mean(axis=1))
+    found.attrs["ranges"] = True
+    return found
+
+
 def strategies(tables: Tables, score: str = PAPER_SCORE) -> pd.DataFrame:
     """List the score differences guided − random, random − both ends, both ends − one end, as `workload`."""
     names = {name: first_of(tables, {**GUIDED, "adaptation.strategy": name}) for name in STRATEGIES}
