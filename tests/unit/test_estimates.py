@@ -51,7 +51,7 @@ def estimated(config: int | None):
 
 class TestRows:
     def test_every_estimate_is_a_row_and_the_trained_one_is_checked(self):
-        session, loop = estimated(1)
+        _, loop = estimated(1)
         small, large = rows(loop, "estimates")
         assert [(one["config"], one["size"], one["before"], one["after"], one["chosen"]) for one in (small, large)] == [
             ("small", 0.3, 0.5, 0.8, False),

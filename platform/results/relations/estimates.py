@@ -25,8 +25,8 @@ def phases(tables: Tables, when: When = "after") -> pd.DataFrame:
     """List the estimates of networks that were trained: estimated, true and control values, and their errors.
 
     `constant` is the median of the true accuracies of an application's whole stream, the best constant in hindsight.
-    `source` is the accuracy of the network on test data of the source. `observed` and `agreement` are monitors: they use
-    the network after the phase, which estimates do not.
+    `source` is the accuracy of the network on test data of the source. `observed` and `agreement` are monitors: they
+    use the network after the phase, which estimates do not.
     """
     rows = tables.frame("estimates").merge(completed_cells(tables)[["cell", "system", "fleet", *PLACE]], on="cell")
     rows = rows[rows["chosen"].eq(True)].dropna(subset=[f"true_{when}", when])
