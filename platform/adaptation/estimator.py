@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Floats = npt.NDArray[np.float64]
+Marks = npt.NDArray[np.bool_]
 Distance = Literal["l2mean", "gauss_w2", "sym_kl"]
 COMPONENTS = 16  # of the features
 HIDDEN = (64, 32)
@@ -108,21 +109,22 @@ class Estimator:
 def fit_estimator(
     inputs: Floats, accuracies: Floats, domains: Sequence[int], seed: int = 0, epochs: int = 500
 ) -> Estimator:
-    """Fit an estimator; a held-out fifth of the domains ends the fit and gives its errors."""
+    """Fit an estimator; a held-out fifth of several domains ends the fit and gives its errors."""
     rng = np.random.default_rng(seed)
     numbers = rng.permutation(np.unique(domains))
     apart = np.isin(domains, numbers[: max(1, round(len(numbers) / 5))])
-    mean, deviation = inputs[~apart].mean(axis=0), inputs[~apart].std(axis=0)
+    fitted = ~apart if len(numbers) > 1 else apart
+    mean, deviation = inputs[fitted].mean(axis=0), inputs[fitted].std(axis=0)
     deviation = np.where(deviation > 0, deviation, 1.0)
     rows = (inputs - mean) / deviation
-    best = _descend(rows, accuracies, apart, seed, epochs)
+    best = _descend(rows, accuracies, (apart, fitted), seed, epochs)
     made = Estimator(best, mean, deviation)
     errors = np.abs(made(inputs[apart]) - accuracies[apart]).mean(axis=0)
     return Estimator(best, mean, deviation, (float(errors[0]), float(errors[1])))
 
 
-def _descend(rows: Floats, wanted: Floats, apart: npt.NDArray[np.bool_], seed: int, epochs: int) -> tuple[Floats, ...]:
-    """Train the network by Adam, and return its weights with the smallest error on the rows apart."""
+def _descend(rows: Floats, wanted: Floats, parts: tuple[Marks, Marks], seed: int, epochs: int) -> tuple[Floats, ...]:
+    """Train the network by Adam on the second part of the rows, to the smallest error on the first."""
     import torch
     from torch import nn
     from torch.nn import functional as F
@@ -135,7 +137,7 @@ def _descend(rows: Floats, wanted: Floats, apart: npt.NDArray[np.bool_], seed: i
         layers = [nn.Linear(a, b) for a, b in itertools.pairwise((rows.shape[1], *HIDDEN, 2))]
     network = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2], nn.Sigmoid())
     data, goal = (torch.from_numpy(given.astype(np.float32)) for given in (rows, wanted))
-    out = torch.from_numpy(apart)
+    out, use = map(torch.from_numpy, parts)
     best, kept = float("inf"), read(network)
     with bind_vector(network) as flat:
         still = np.zeros(flat.layout.size, dtype=np.float32)
@@ -146,7 +148,7 @@ def _descend(rows: Floats, wanted: Floats, apart: npt.NDArray[np.bool_], seed: i
             if error < best:
                 best, kept = error, flat.weights.numpy().copy()
             flat.gradients.zero_()
-            torch.autograd.backward(F.mse_loss(made[~out], goal[~out]))
+            torch.autograd.backward(F.mse_loss(made[use], goal[use]))
             walk.step(flat.gradients.add_(flat.weights, alpha=DECAY))
         layout = flat.layout
     named = zip(layout.names, layout.shapes, strict=True)

@@ -38,3 +38,33 @@ def test_a_cell_that_was_cut_off_is_resumed_to_the_same_tables(reference, tmp_pa
     table_file(again / "tables", "runs", cell).unlink()
     assert resume(again).failed == ()
     assert differences(reference, again) == []
+
+
+ESTIMATING = {  # two applications without labels, whose accuracies are estimated
+    **LEARNING,
+    "name": "estimating",
+    "systems": [
+        {
+            "name": "elasticdnn",
+            "streaming": {"name": "on_device", "period_s": 3},
+            "adaptation": {"name": "elasticdnn", "estimates": 1, "iterations": 2, "batch": 4},
+            "scaling": {"name": "surrogate", "keep_ratios": [0.8, 0.5], "stages": [0.5], "epochs": 1},
+            "scheduling": "elasticdnn",
+        }
+    ],
+}
+
+
+@pytest.mark.slow
+def test_estimates_are_the_same_after_a_resumption(tmp_path):
+    first = run(ESTIMATING, out=tmp_path / "first")
+    assert first.failed == ()
+    rows = driftlab.open_run(first.directory).frame("estimates")
+    assert set(rows["app"]) == {"front", "side"} and rows["chosen"].any() and not rows["chosen"].all()
+    trained = rows[rows["chosen"]]
+    assert trained["true_after"].notna().any() and trained["observed_after"].notna().any()
+    again = shutil.copytree(first.directory, tmp_path / "again")
+    (cell,) = driftlab.open_run(again).frame("runs")["cell"]
+    table_file(again / "tables", "runs", cell).unlink()
+    assert resume(again).failed == ()
+    assert differences(first.directory, again) == []
