@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from driftlab.platform.adaptation import estimator
+from driftlab.platform.adaptation import estimating, estimator
+from driftlab.platform.adaptation.base import Batch, Phase
+from driftlab.platform.adaptation.elasticdnn import ElasticDnn
+from driftlab.platform.adaptation.estimating import DomainHistory, Estimating, EstimatorState
 from driftlab.platform.adaptation.estimator import Observation, calibrate, distance, similarity, summarise
+from driftlab.platform.networks.tasks.tasks import CLASSIFICATION
 
 RNG = np.random.default_rng(0)
 SOURCE = RNG.normal(1.0, 2.0, (200, 12))
@@ -82,3 +88,61 @@ def test_accuracy_is_monitored_by_confidence():
     assert np.mean(confidences > threshold) == pytest.approx(0.8, abs=0.01)
     outputs = np.array([[0.9, 0.1], [0.55, 0.45], [0.2, 0.8], [0.5, 0.5]])
     assert estimator.confident_share(outputs, 0.7) == 0.5
+
+
+class TestEstimating:
+    """The estimate for a domain after two others, in which one of two sizes was observed."""
+
+    MEANS = np.stack([SOURCE.mean(axis=0) + 0.5, SOURCE.mean(axis=0) + 2.0])
+    SEEN = np.array([[0.5, 0.7, 0.6, 0.6], [0.3, 0.4, 0.5, 0.5]])  # observed before and after, and as estimated
+    NOW = np.array([[0.6, 0.75], [0.8, 0.9]])  # of both sizes, by the network alone
+
+    def known(self) -> Estimating:
+        source, projection = summarise(SOURCE), estimator.fit_projection(SOURCE)
+        sizes = np.array([30.0, 60.0])
+        return Estimating(lambda rows: self.NOW, source, projection, sizes, 100.0, np.array([0.5, 0.5]))
+
+    def estimated(self, calibration: str) -> np.ndarray:
+        history = DomainHistory(self.MEANS, self.SEEN)
+        found, after = self.known().predict(history, SOURCE + 1.0, calibration)
+        assert after.predicted is self.NOW
+        return found
+
+    def test_as_printed_follows_equations_5_to_7(self):
+        here, scale = SOURCE.mean(axis=0) + 1.0, np.sqrt(SOURCE.var(axis=0).mean())
+        inverse = 1 / (np.linalg.norm(self.MEANS - here, axis=1) / scale)
+        weights = np.exp(inverse) / np.exp(inverse).sum()
+        expected = self.NOW / 2 + weights @ self.SEEN[:, :2] / 2
+        assert self.estimated("as_printed") == pytest.approx(expected)
+        assert self.estimated("difference") != pytest.approx(expected, abs=0.01)
+
+    def test_differences_keep_those_between_sizes_and_none_keeps_all(self):
+        found = self.estimated("difference")
+        assert found[1] - found[0] == pytest.approx(self.NOW[1] - self.NOW[0])
+        assert found[0] != pytest.approx(self.NOW[0], abs=0.01)
+        assert (self.estimated("none") == self.NOW).all()
+
+    @pytest.mark.parametrize(("kind", "same"), [("fitted", True), ("drawn", False)])
+    def test_a_member_may_draw_its_estimates_as_a_control(self, kind, same, monkeypatch):
+        monkeypatch.setattr(estimating, "restore", lambda pack: self.known())
+        monkeypatch.setattr(estimating, "source_features", lambda source, batch: SOURCE)
+        member = ElasticDnn(estimates=4, iterations=2, estimator=kind)
+        images = np.zeros((6, 4, 4, 3), dtype=np.uint8)
+        found = []
+        for _ in range(2):
+            batch = Batch(images, None, np.random.default_rng(3), CLASSIFICATION)
+            found.append(member.estimate(None, EstimatorState({}), batch, Phase(2))[0])
+        assert found[0] == found[1]  # by the generator of the cell
+        assert (np.allclose(found[0].before, self.NOW[:, 0])) == same
+
+    def test_only_an_estimated_phase_is_monitored(self):
+        member, observed = ElasticDnn(), DomainHistory(self.MEANS, self.SEEN)
+        waiting = replace(observed, here=SOURCE[0])
+        states = [EstimatorState({}, history=one) for one in (observed, waiting, DomainHistory())]
+        assert [member.monitored(state) for state in states] == [(0.3, 0.4), None, None]
+
+
+def test_one_domain_fits_an_estimator():
+    """There is none to hold out."""
+    found = estimator.fit_estimator(np.eye(3), np.full((3, 2), 0.6), [0, 0, 0], epochs=3)
+    assert np.isfinite(found(np.eye(3))).all() and np.isfinite(found.errors).all()
