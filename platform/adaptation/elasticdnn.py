@@ -24,7 +24,7 @@ from driftlab.platform.adaptation.estimating import Calibration, EstimatorState
 from driftlab.platform.adaptation.learn import LearningAdaptation
 from driftlab.platform.adaptation.memory import ElasticState
 from driftlab.platform.adaptation.objectives import entropies, information, samples_of
-from driftlab.platform.core.parameters import BEFORE, Means
+from driftlab.platform.core.parameters import BEFORE, CHOOSING, Means
 from driftlab.platform.core.records import AccuracyEstimates, Passes, Weights
 from driftlab.platform.networks.training.descent import Momentum
 
@@ -240,10 +240,10 @@ class ElasticDnn(Elastic):
             "correction by observed accuracies: their difference from the estimate at that size, the accuracies "
             "themselves as printed in Eq. 5 to 7, or none"
         ),
-    ] = field(default="difference", metadata={BEFORE: "difference"})
+    ] = field(default="difference", metadata={BEFORE: "difference", CHOOSING: True})
     estimator: Annotated[
         Literal["fitted", "drawn"], Means("estimator of accuracies: fitted, or as a control drawn at random")
-    ] = field(default="fitted", metadata={BEFORE: "fitted"})
+    ] = field(default="fitted", metadata={BEFORE: "fitted", CHOOSING: True})
 
     def __post_init__(self) -> None:
         """Require a pack where accuracies are estimated."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 BEFORE = "before"  # metadata of a parameter that came later: with this value all is as it was without the parameter
-CHOOSING = "choosing"  # metadata of a parameter of scaling that changes the choice among networks, not the networks
+CHOOSING = "choosing"  # metadata of a parameter that changes the choice among networks, and nothing that is built
 
 
 @dataclass(frozen=True)

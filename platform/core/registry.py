@@ -216,6 +216,13 @@ def builder_of(scaling: Member) -> Member:
     return Member("scaling", name, tuple(pair for pair in scaling.params if pair[0] in building))
 
 
+def packer_of(adaptation: Member) -> Member:
+    """Return the member that summarises the source alike, without the parameters that only matter on devices."""
+    fields = dataclasses.fields(member_class("adaptation", adaptation.name))
+    chosen = {field.name for field in fields if field.metadata.get(CHOOSING)}
+    return dataclasses.replace(adaptation, params=tuple(pair for pair in adaptation.params if pair[0] not in chosen))
+
+
 def import_class(target: str) -> type[Any]:
     """Import `module:Class`."""
     module, _, cls = target.partition(":")

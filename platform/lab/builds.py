@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from driftlab.datasets.catalogue import find_workload, folder_digest_of
 from driftlab.errors import RequestError
 from driftlab.platform.core import plugins
-from driftlab.platform.core.registry import Member, builder_of
+from driftlab.platform.core.registry import Member, builder_of, packer_of
 from driftlab.platform.lab.cells import has_own_classes, measured_of, open_workload, systems_of
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.tuned import tuned_by
@@ -165,7 +165,7 @@ def _packs(asked: Sequence[BuildCondition], session: Session, limit_s: float) ->
     """Compute the source statistics of adaptations with `packs`, once per network family and adaptation."""
     members = {repr(system.adaptation): system.adaptation for one in asked[:1] for system in systems_of(one.experiment)}
     wanted = {
-        (name, family.key()): SourceSummaryRecipe(family, member)
+        (name, family.key()): SourceSummaryRecipe(family, packer_of(member))
         for name, member in members.items()
         if member.make().has_source_summary
         for one in asked

@@ -105,6 +105,8 @@ class TestAgreement:
     def test_diverse_predictions_count_as_they_agree(self):
         even = np.full(10, 0.1)
         assert accuracy_from(0.8, even) == pytest.approx(0.8)
+        half = np.array([0.2] * 5 + [0.0] * 5)
+        assert accuracy_from(0.8, half) == pytest.approx(1 - 0.2 / np.log10(5) ** 3)
         collapsed = np.array([0.91, *[0.01] * 9])
         assert accuracy_from(0.8, collapsed) == pytest.approx(0.1)  # an error is at most 1 - 1 / classes
 

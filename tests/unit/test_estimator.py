@@ -12,6 +12,7 @@ from driftlab.platform.adaptation.base import Batch, Phase
 from driftlab.platform.adaptation.elasticdnn import ElasticDnn
 from driftlab.platform.adaptation.estimating import DomainHistory, Estimating, EstimatorState
 from driftlab.platform.adaptation.estimator import Observation, calibrate, distance, similarity, summarise
+from driftlab.platform.core.registry import Member, packer_of
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION
 
 RNG = np.random.default_rng(0)
@@ -140,6 +141,13 @@ class TestEstimating:
         waiting = replace(observed, here=SOURCE[0])
         states = [EstimatorState({}, history=one) for one in (observed, waiting, DomainHistory())]
         assert [member.monitored(state) for state in states] == [(0.3, 0.4), None, None]
+
+
+def test_members_that_calibrate_differently_share_an_estimator():
+    given = {"estimates": 4, "iterations": 2}
+    changed = given | {"calibration": "none", "estimator": "drawn"}
+    plain, other = (Member("adaptation", "elasticdnn", tuple(one.items())) for one in (given, changed))
+    assert packer_of(other) == packer_of(plain) == plain
 
 
 def test_one_domain_fits_an_estimator():

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from stream_factory import FROZEN, columns, member, real_app, run_app, spent, stream
 
+from driftlab.platform.networks.tasks.tasks import CLASSIFICATION
 from driftlab.platform.sim.nodes import observing
-from driftlab.platform.sim.nodes.observing import BATCH_FRAMES, DomainCounter
+from driftlab.platform.sim.nodes.observing import BATCH_FRAMES, DomainCounter, StreamObserver
 
 FEATURES = 16
 
@@ -105,3 +106,11 @@ class TestConsequences:
             columns([node.run_stream(part, None, start + 4, ((start, 1.0),)).rows])
             notes.append(node.stream_statistics().facts.domain)
         assert notes == [0, 1, 1]
+
+
+def test_features_of_another_network_begin_a_new_reference():
+    """Networks of other widths have features that cannot be compared."""
+    observer, rng = StreamObserver(CLASSIFICATION), np.random.default_rng(0)
+    first, other = (rng.normal(size=(20, width)).astype(np.float32) for width in (6, 4))
+    assert observer._distance(first) == 0 and observer._distance(first + 1) > 1
+    assert observer._distance(other) == 0 and observer._distance(other + 1) > 1

@@ -29,7 +29,7 @@ def phases(tables: Tables, when: When = "after") -> pd.DataFrame:
     use the network after the phase, which estimates do not.
     """
     rows = tables.frame("estimates").merge(completed_cells(tables)[["cell", "system", "fleet", *PLACE]], on="cell")
-    rows = rows[rows["chosen"].eq(True)].dropna(subset=[f"true_{when}", when])
+    rows = rows.dropna(subset=[f"true_{when}", when])
     networks = tables.frame("variants")[[*STREAM, "variant", "accuracy"]].rename(columns={"accuracy": "source"})
     rows = rows.assign(variant=rows["variant"].fillna(0)).merge(networks, on=[*STREAM, "variant"], how="left")
     true = rows[f"true_{when}"].astype(float)

@@ -65,7 +65,7 @@ class StreamObserver:
         """Return the distance of the feature mean from the reference, in standard deviations of the reference."""
         mean = features.mean(axis=0, dtype=np.float64)
         spread = float(np.sqrt(features.var(axis=0, dtype=np.float64).mean()))
-        if self.renews_reference or self.reference is None:
+        if self.renews_reference or self.reference is None or len(self.reference[0]) != len(mean):  # another network
             self.reference, self.renews_reference = (mean, spread), False
         then, unit = self.reference
         return float(np.linalg.norm(mean - then) / unit) if unit else 0.0
