@@ -85,6 +85,7 @@ class TrainingChoice:
         self.phases: Sequence[Phase] = ()
         self.configs: list[TrainingConfig] = []
         self.accuracy_before: float | None = None  # accuracy before the round
+        self.chosen: int | None = None  # index of the configuration; calls for other applications change the learner's
         self.estimates = EstimateLog(self.app, None if done.stored is None else done.stored.domain)
 
     def choose(self) -> Generator[Any, float, ChosenConfig | None]:
@@ -96,6 +97,7 @@ class TrainingChoice:
             yield from self._run_trials(untried)
             yield from self._submit()
         learner.switch_network()  # the choice may have been of another network
+        self.chosen = learner.config
         if learner.config is None or not 0 <= learner.config < len(self.phases):
             return None
         config = self.configs[learner.config]
@@ -112,7 +114,7 @@ class TrainingChoice:
     def trained_config(self) -> int | None:
         """Return the index of the configuration that is trained: the chosen one, or the network that is in use."""
         if self.scheduling.uses_estimates or len(self.profile) < 2:
-            return self.app.learner.config
+            return self.chosen
         return self.app.networks.student.first if self.app.choice.trains is None else self.app.choice.trains
 
     def _offer(self, before: float | None) -> TrainingOffer:

@@ -40,6 +40,9 @@ class OnDevice(Streaming):
     iterations: Annotated[int | None, Ge(1), Means("steps of a phase; none: the number that the adaptation sets")] = (
         None
     )
+    once: Annotated[
+        bool, Means("with the trigger domain: whether a domain is sampled once, even if its phase outlasts a period")
+    ] = False
     training_runs: Annotated[
         Literal["exclusive", "concurrent"], Means("whether a phase pauses inference or shares the processor with it")
     ] = "concurrent"
@@ -66,7 +69,8 @@ class OnDevice(Streaming):
         if self._fires(state, seen):
             times_s = choose_times(now_s, stop_s, fps=session.fps, rate_fps=self.rate_fps)
         next_s = stop_s + self.period_s if times_s and self.trigger == "domain" else None
-        return Sampling(times_s, send_s=stop_s, rate_fps=self.rate_fps, next_s=next_s)
+        sampled = seen.domain if times_s else seen.state
+        return Sampling(times_s, send_s=stop_s, rate_fps=self.rate_fps, next_s=next_s, state=sampled)
 
     def plan_downlink(self, state: Learned, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:
         """Train on the samples of this period, or of the horizon if one is set."""
@@ -78,6 +82,7 @@ class OnDevice(Streaming):
         if self.trigger == "period":
             return True
         if self.trigger == "domain":
-            return seen.domain is not None and seen.domain != state.domain
+            done = (state.domain, seen.state) if self.once else (state.domain,)
+            return seen.domain is not None and seen.domain not in done
         observed = seen.entropy if self.trigger == "entropy" else seen.distance
         return observed is not None and observed >= self.threshold

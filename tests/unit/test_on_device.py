@@ -61,6 +61,12 @@ class TestTriggers:
         assert plan(Seen(4, domain=1), Learned(0), trigger="domain").next_s == 18.0
         assert plan(Seen(4, domain=0), Learned(0), trigger="domain").next_s is None
 
+    @pytest.mark.parametrize(("sampled", "once", "samples"), [(1, True, False), (1, False, True), (0, True, True)])
+    def test_a_long_phase_is_not_repeated_with_once(self, sampled, once, samples):
+        """Domain 1 was sampled, and its phase still runs."""
+        found = plan(Seen(4, domain=1, state=sampled), Learned(0), trigger="domain", once=once)
+        assert bool(found.times_s) == samples and found.state == 1
+
 
 class TestPhases:
     STORED = Stored(4, 9, 13.5, None, (), domain=2)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel, View, half_of
-from driftlab.platform.results.relations.estimates import CONTROLS, phases
+from driftlab.platform.results.relations.estimates import CONTROLS, phases, rounds
 from driftlab.platform.results.stats import means
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ NOTE = (
     "distribution. Tables: mean error in points, ± half of the 95 % CI over seeds, with controls on the same phases. "
     "Constant: the best one of each application, chosen afterwards. Source: accuracy of the network on the source. "
     "Observed (confident predictions) and agreement (AETTA) see the trained network, which estimates do not. Cost: "
-    "time to estimate all configurations of an application once, and memory."
+    "time to estimate all configurations of an application once, and memory with the largest network."
 )
 
 
@@ -60,7 +60,8 @@ def _draw_spread(axis: Axes, rows: pd.DataFrame, styles: plots.StyleMap) -> None
 
 def _controls(title: str, rows: pd.DataFrame, styles: plots.StyleMap) -> Grid:
     """Tabulate the mean error of each system's estimates and of the controls."""
-    columns = {"estimate": "error", **{name: f"{name}_error" for name in CONTROLS}}
+    columns: dict[str, str] = {"estimate": "error"}
+    columns |= {name: f"{name}_error" for name in CONTROLS}
     return Grid(title, list(columns), {name: _cells(rows[rows["system"] == name], columns) for name in styles})
 
 
@@ -85,8 +86,7 @@ def _by_app(rows: pd.DataFrame, styles: plots.StyleMap) -> Grid:
 
 
 def _costs(view: View, styles: plots.StyleMap) -> Grid:
-    rounds = view.named("estimates").drop_duplicates(["cell", "device", "app", "time_s"])
-    found = rounds.groupby("system")[["isolated_s", "memory_bytes"]].mean()
+    found = rounds(view.tables).groupby("system")[["isolated_s", "memory_bytes"]].mean()
     rows = {
         name: [GridCell(f"{found['isolated_s'][name]:.3g} s"), GridCell(f"{found['memory_bytes'][name] / 1e6:.3g} MB")]
         for name in styles

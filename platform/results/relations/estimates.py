@@ -45,7 +45,7 @@ def errors(tables: Tables, ours: Kinds, theirs: Kinds, when: When = "after") -> 
     found = [rows[rows["system"] == name].groupby(PLACE)["error"].mean() for name in names]
     if any(one.empty for one in found):
         return no_rows(NEEDS.format(names[0] or ours) + f" and '{names[1] or theirs}'")
-    return pair_rows(*found, f"errors {found[0].mean():.3f} and {found[1].mean():.3f}").dropna()
+    return pair_rows(found[0], found[1], f"errors {found[0].mean():.3f} and {found[1].mean():.3f}").dropna()
 
 
 def errors_of_control(tables: Tables, system: Kinds, control: Control, when: When = "after") -> pd.DataFrame:
@@ -60,11 +60,18 @@ def errors_of_control(tables: Tables, system: Kinds, control: Control, when: Whe
     return pair_rows(means[f"{control}_error"], means["error"], note)
 
 
-def costs(tables: Tables, ours: Kinds, theirs: Kinds, column: str) -> pd.DataFrame:
-    """List the mean cost of estimating all configurations once, of two systems by workload and seed."""
+def rounds(tables: Tables) -> pd.DataFrame:
+    """List the cost of estimating all configurations of each round; memory includes the largest network."""
     rows = tables.frame("estimates").drop_duplicates([*STREAM, "time_s"])
     rows = rows.merge(completed_cells(tables)[["cell", "system", *PLACE]], on="cell")
-    names = [first_of(tables, system) for system in (ours, theirs)]
+    weights = tables.frame("variants").groupby(STREAM)["memory_bytes"].max().rename("weights").reset_index()
+    rows = rows.merge(weights, on=STREAM, how="left")
+    return rows.assign(memory_bytes=rows["memory_bytes"] + rows["weights"].fillna(0))
+
+
+def costs(tables: Tables, ours: Kinds, theirs: Kinds, column: str) -> pd.DataFrame:
+    """List the mean cost of estimating all configurations once, of two systems by workload and seed."""
+    rows, names = rounds(tables), [first_of(tables, system) for system in (ours, theirs)]
     found = [rows[rows["system"] == name].groupby(PLACE)[column].mean() for name in names]
     if any(one.empty for one in found):
         return no_rows(NEEDS.format(names[0] or ours) + f" and '{names[1] or theirs}'")

@@ -307,14 +307,18 @@ class LearnerNode:
         """
         later = frames[np.flatnonzero((frames.scenes == frames.scenes[0]) & (np.arange(len(frames)) > 0))]
         purpose = self._spec.seed, "agreement", self._phases
-        after, found = state.read(self._model), []
-        for held in (self._before, after):
-            if held is not None:
-                state.write(self._model, held)
+
+        def found() -> tuple[float | None, float | None]:
             true = self._accuracy(self._model, later.images, self._task.truth(later))
-            found.append((true, agreement_of(self._model, self._images, rng_for(*purpose))))
-        true, agreeing = zip(*found, strict=True)
-        return Reply(PhaseCheck(true, self._adaptation.monitored(self._state) or (None, None), agreeing))
+            return true, agreement_of(self._model, self._images, rng_for(*purpose))
+
+        after, now = found(), state.read(self._model)
+        assert self._before is not None
+        state.write(self._model, self._before)
+        before = found()
+        state.write(self._model, now)
+        monitored = self._adaptation.monitored(self._state) or (None, None)
+        return Reply(PhaseCheck((before[0], after[0]), monitored, (before[1], after[1])))
 
     def resend(self) -> Reply:
         """Encode every weight, for a device that cannot apply an update based on another one."""
