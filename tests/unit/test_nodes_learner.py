@@ -14,7 +14,7 @@ from driftlab.platform.core.metrics import confusion, miou
 from driftlab.platform.core.registry import Member
 from driftlab.platform.networks import vector
 from driftlab.platform.networks.architectures import build
-from driftlab.platform.networks.predict import predict, state_of
+from driftlab.platform.networks.predict import load, predict, state_of
 from driftlab.platform.sim.nodes.learner import LearnerNode
 from driftlab.platform.sim.setting import StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Wire
@@ -176,3 +176,34 @@ class TestResend:
         node.train(DownlinkPlan(None, Phase(2)))  # lost on the way
         whole, update = node.resend(), node.train(DownlinkPlan(None, Phase(2)))
         assert np.array_equal(self.after(whole.payload, update.payload), vector.read(node._model))
+
+
+class TestCheck:
+    """The accuracy before and after a phase, on later frames of the newest sample's scene."""
+
+    def node(self) -> LearnerNode:
+        node = learner(iterations=2, batch=2, learning_rate=0.05)
+        store(node, 0.0, 1.0, 2.0)
+        return node
+
+    def test_both_networks_are_scored_and_the_learner_stays_as_it_was(self):
+        node, plain, later = self.node(), self.node(), frames(2.0, 3.0, 4.0, 5.0)
+        later.scenes[3] = 1
+        first = state_of(node._model)
+        node.train(DownlinkPlan(None, Phase(2)), True)
+        check = node.check(later).facts
+        plain.train(DownlinkPlan(None, Phase(2)))
+        assert node.finish().facts == plain.finish().facts
+        for weights, found in ((first, check.true[0]), (state_of(node._model), check.true[1])):
+            model = build("half", CLASSES, seed=0)
+            load(model, weights)
+            predicted = predict(model.eval(), later.images[1:3])
+            assert found == pytest.approx(float(miou(confusion(predicted, later.labels[1:3], CLASSES))))
+        assert check.true[0] != check.true[1] and check.confident == (None, None)
+
+    def test_without_a_later_frame_of_the_scene_nothing_is_true(self):
+        node, later = self.node(), frames(2.0, 3.0)
+        node.train(DownlinkPlan(None, Phase(2)), True)
+        later.scenes[1] = 1
+        assert node.check(later).facts.true == (None, None)
+        assert node.check(replace(frames(2.0, 3.0), labels=None)).facts.true == (None, None)
