@@ -43,7 +43,9 @@ def test_a_cell_that_was_cut_off_is_resumed_to_the_same_tables(reference, tmp_pa
 ESTIMATING = {  # an application without labels, whose accuracies are estimated once
     **LEARNING,
     "name": "estimating",
-    "workloads": [{**LEARNING["workloads"][0], "duration_s": 5, "apps": [{"name": "front"}]}],
+    "workloads": [
+        {**LEARNING["workloads"][0], "duration_s": 4, "height": 16, "width": 16, "apps": [{"name": "front"}]}
+    ],
     "systems": [
         {
             "name": "elasticdnn",
