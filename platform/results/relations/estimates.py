@@ -24,7 +24,7 @@ NEEDS = "needs '{}' with estimated accuracies and later frames with truth"
 def phases(tables: Tables, when: When = "after") -> pd.DataFrame:
     """List the estimates of networks that were trained: estimated, true and control values, and their errors.
 
-    `constant` is the median of the true accuracies of an application's whole stream, the best constant in hindsight.
+    `constant` is the median of the true accuracies of an application in all cells, the best constant in hindsight.
     `source` is the accuracy of the network on test data of the source. `observed` and `agreement` are monitors: they
     use the network after the phase, which estimates do not.
     """
@@ -33,7 +33,7 @@ def phases(tables: Tables, when: When = "after") -> pd.DataFrame:
     networks = tables.frame("variants")[[*STREAM, "variant", "accuracy"]].rename(columns={"accuracy": "source"})
     rows = rows.assign(variant=rows["variant"].fillna(0)).merge(networks, on=[*STREAM, "variant"], how="left")
     true = rows[f"true_{when}"].astype(float)
-    rows["constant"] = true.groupby([rows[key] for key in STREAM]).transform("median")
+    rows["constant"] = true.groupby([rows[key] for key in ("system", "app")]).transform("median")
     values = {name: f"{name}_{when}" if name in ("observed", "agreement") else name for name in CONTROLS}
     errors = {f"{name}_error": (rows[column].astype(float) - true).abs() for name, column in values.items()}
     return rows.assign(true=true, estimate=rows[when], error=(rows[when] - true).abs(), **errors)
