@@ -1,4 +1,4 @@
-"""Accuracy without labels by agreement under dropout (AETTA, CVPR 2024), to compare other estimates with.
+"""Accuracy without labels by agreement under dropout (AETTA, CVPR 2024), as a control.
 
 Of each frame the head runs again on features of which a part is dropped. The share of these predictions that differ
 from the whole network's is its error, divided by the cube of the predictions' relative diversity.

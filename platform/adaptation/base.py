@@ -155,7 +155,7 @@ class Adaptation(ABC):
         return None, state
 
     def monitored(self, state: Any) -> tuple[float, float] | None:
-        """Return the accuracies before and after the newest phase as monitored without labels; None: it has none."""
+        """Return the monitored accuracies before and after the newest phase; None: it has none."""
         return None
 
     def training_configs(self, planned: Phase) -> tuple[Phase, ...]:

@@ -217,7 +217,7 @@ def builder_of(scaling: Member) -> Member:
 
 
 def packer_of(adaptation: Member) -> Member:
-    """Return the member that summarises the source alike, without the parameters that only matter on devices."""
+    """Return the member that summarises the source alike, without choosing parameters."""
     fields = dataclasses.fields(member_class("adaptation", adaptation.name))
     chosen = {field.name for field in fields if field.metadata.get(CHOOSING)}
     return dataclasses.replace(adaptation, params=tuple(pair for pair in adaptation.params if pair[0] not in chosen))

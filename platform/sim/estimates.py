@@ -1,4 +1,4 @@
-"""Rows of estimated accuracies, beside the monitored and the true ones after a phase."""
+"""Rows of estimated accuracies, with the monitored and the true ones after a phase."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class EstimateLog:
         configs: Sequence[tuple[int, TrainingConfig]],
         accuracies: tuple[Accuracies, Accuracies],
     ) -> None:
-        """Add the accuracies before and after a phase of several configurations, which were estimated together."""
+        """Add the accuracies before and after a phase of configurations estimated together."""
         of_all = {
             "device": self.app.device.spec.name,
             "app": self.app.spec.name,

@@ -112,7 +112,7 @@ class TrainingChoice:
 
     @property
     def trained_config(self) -> int | None:
-        """Return the index of the configuration that is trained: the chosen one, or the network that is in use."""
+        """Return the index of the trained configuration: the chosen one, or the network in use."""
         if self.scheduling.uses_estimates or len(self.profile) < 2:
             return self.chosen
         return self.app.networks.student.first if self.app.choice.trains is None else self.app.choice.trains

@@ -1,4 +1,4 @@
-"""The table of estimated accuracies: its rows, errors beside controls, its figure and claims."""
+"""The table of estimated accuracies: its rows, its errors, its figure and claims."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_only_trained_networks_have_errors():
     assert hidden(figure, Made(runs=[run_row("elasticdnn")]))
 
 
-def test_the_figure_shows_errors_beside_controls():
+def test_the_figure_compares_errors_with_controls():
     shown = show(figure, MADE)
     after, before, by_app, costs = map(texts, shown.grids)
     assert after["elasticdnn"] == ["5.1", "16.7", "31.7", "2.0", "12.0"]

@@ -48,7 +48,7 @@ def test_every_label_free_method_of_a_paper_has_a_table():
     assert present - {"ekya"} == set(FAMILIES["adaptation"]) - ours
 
 
-# Values of papers in claims and tables of cells, where the texts of the papers are beside the repository
+# Values of papers in claims and tables of cells, where the texts of the papers are available
 
 PAPERS = next((folder / "shared/papers" for folder in METHODS.parents if (folder / "shared/papers").is_dir()), None)
 CLAIMS = Path(base.__file__).parent
@@ -85,7 +85,7 @@ def printed_in(paper: str) -> frozenset[float]:
 
 
 def is_printed(value: float, paper: str, name: str = "") -> bool:
-    """Return whether a paper prints a value, as it is or in percent, or all numbers that it is computed from."""
+    """Return whether a paper prints a value, as it is or in percent, or all parts of its formula."""
     if formula := DERIVED.get(name, {}).get(value):
         parts = [float(part) for part in re.findall(r"\d+\.\d+", formula)]
         return all(is_printed(part, paper) for part in parts)
@@ -117,7 +117,7 @@ SECTION = re.compile(r"[Ss]ections? ([\dIVX][\w.-]*)(?: and ([\d.]+))?:")
 
 @cache
 def sections_of(paper: str) -> dict[str, str]:
-    """Map the numbers of sections (4.2, IV-C) to their texts, parts included, as far as headings are recognised."""
+    """Map the numbers of recognised sections (4.2, IV-C) to their texts, parts included."""
     assert PAPERS is not None
     found, chapter, here = dict[str, str](), "", ""
     for line in (PAPERS / f"{paper.lower()}.md").read_text(encoding="utf-8").splitlines():
@@ -149,7 +149,7 @@ def outside_section(claim: dict[str, Any]) -> list[float]:
 @pytest.fixture(scope="module")
 def papers() -> Path:
     if PAPERS is None:
-        pytest.skip("the papers are not beside this checkout")
+        pytest.skip("there are no texts of the papers")
     return PAPERS
 
 

@@ -25,7 +25,7 @@ NOTE = (
 
 
 def show(view: View) -> FigureContent | None:
-    """Draw errors by phase and their distribution, and tabulate them beside controls."""
+    """Draw errors by phase and their distribution, and tabulate them with controls."""
     rows = phases(view.tables)
     rows = rows[rows["system"].isin(list(view.styles))]
     if rows.empty:

@@ -22,7 +22,7 @@ NEEDS = "needs '{}' with estimated accuracies and later frames with truth"
 
 
 def phases(tables: Tables, when: When = "after") -> pd.DataFrame:
-    """List the estimates of networks that were trained: estimated, true and control values, and their errors.
+    """List the estimates of trained networks: estimated, true and control values, and errors.
 
     `constant` is the median of the true accuracies of an application in all cells, the best constant in hindsight.
     `source` is the accuracy of the network on test data of the source. `observed` and `agreement` are monitors: they
@@ -49,7 +49,7 @@ def errors(tables: Tables, ours: Kinds, theirs: Kinds, when: When = "after") -> 
 
 
 def errors_of_control(tables: Tables, system: Kinds, control: Control, when: When = "after") -> pd.DataFrame:
-    """List the mean error of a control and of a system's estimates in the same phases, by workload and seed."""
+    """List the mean error of a control and of estimates in the same phases, by workload and seed."""
     name = first_of(tables, system)
     rows = phases(tables, when)
     rows = rows[rows["system"] == name].dropna(subset=[f"{control}_error"])

@@ -269,7 +269,7 @@ class LearnerNode:
         return Reply(state.digest_of(state.read(self._model), self._built, self._state), self._audits())
 
     def train(self, plan: DownlinkPlan, watched: bool = False) -> Reply:
-        """Train one phase on the buffer, and encode the update; `watched`: `check` will compare before and after."""
+        """Train one phase on the buffer, and encode the update; `check` may follow if `watched`."""
         started = time.perf_counter()
         self._drop_before(plan.oldest_s)
         assert plan.phase is not None
@@ -306,11 +306,11 @@ class LearnerNode:
         The first frame is the newest sample; of the others, those of its scene count.
         """
         later = frames[np.flatnonzero((frames.scenes == frames.scenes[0]) & (np.arange(len(frames)) > 0))]
-        purpose = self._spec.seed, "agreement", self._phases
 
         def found() -> tuple[float | None, float | None]:
             true = self._accuracy(self._model, later.images, self._task.truth(later))
-            return true, agreement_of(self._model, self._images, rng_for(*purpose))
+            rng = rng_for(self._spec.seed, "agreement", self._phases)
+            return true, agreement_of(self._model, self._images, rng)
 
         after, now = found(), state.read(self._model)
         assert self._before is not None
