@@ -111,6 +111,7 @@ def dump_weights(weights: Weights) -> bytes:
 
 def load_weights(data: bytes) -> Weights:
     """Return the weights in safetensors bytes; raise WireError for any other bytes."""
+    import numpy as np
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -118,4 +119,6 @@ def load_weights(data: bytes) -> Weights:
         weights: Weights = load(data)
     except SafetensorError as error:
         raise WireError(f"{len(data)} bytes are not weights in safetensors format: {first_line(error)}") from error
+    if faulty := [name for name, array in weights.items() if not np.isfinite(array).all()]:
+        raise WireError(f"the weights of {faulty[0]} are not finite")
     return weights

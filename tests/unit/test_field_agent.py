@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+from dataclasses import replace
 from statistics import median
 from types import SimpleNamespace
 
@@ -18,11 +19,11 @@ from driftlab.cli.app import build_app
 from driftlab.errors import DriftlabError, RequestError, WireError
 from driftlab.platform.field.agent import Agent, Ticket, check_token, join, keep_ticket, read_ticket
 from driftlab.platform.field.client import Backoff, Client, ServerUnavailable
+from driftlab.platform.field.journal import Clocks
 from driftlab.platform.field.lab import LAB
 from driftlab.platform.field.messages import FORMAT
-from driftlab.platform.field.network_cache import CachedNetwork
 from driftlab.platform.field.request import experiment_of, parse_session_request
-from driftlab.platform.field.sending import Receiver, Sender
+from driftlab.platform.field.sending import Receiver, Uploader
 from driftlab.platform.field.tables import write_run, write_update_rows
 from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.read import load
@@ -193,11 +194,10 @@ def test_a_resumed_device_runs_its_newest_network_during_an_outage(tmp_path):
         assert second.version >= first.version >= 1
         second._run_frames(0, second.now() + 1.0, ((0.0, 1.0),))
         second._collect_rows()
-        (rows,) = second.cell.runner.ledger.rows["frames"]
+        *_, rows = second.cell.runner.ledger.rows["frames"]
         assert rows["version"][-1] == second.version
         server.start()
-        sender = Sender(second.traffic)
-        sender._find_number()
+        Uploader(second.traffic)._find_number()
         assert second.traffic.number >= 1
         Receiver(second.traffic).receive()
         second.apply_results()
@@ -229,11 +229,22 @@ def test_a_ticket_reads_back(tmp_path):
     assert (tmp_path / "field.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_device_starts_after_its_clock_was_set_back(tmp_path):
-    agent = Agent.__new__(Agent)
-    agent.ticket, agent.kept, agent._replay = Ticket(**{**TICKET, "began": time.time() + 1e6}), CachedNetwork(), list
-    agent.begin(tmp_path)
-    assert 0 <= agent.now() < 10
+HERE_NOW = Clocks(stream_s=30.0, wall_s=1000.0, boot="a", boot_s=50.0, server_s=7000.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "elapsed_s", "by"),
+    [
+        ({"boot_s": 54.0, "wall_s": -2600.0}, 4.0, "this computer"),  # its date was set back by an hour
+        ({"boot_s": 54.0, "wall_s": 87400.0}, 4.0, "this computer"),  # or on by a day
+        ({"boot": "b", "boot_s": 3.0, "wall_s": -2600.0, "server_s": 7040.0}, 40.0, "the server"),
+        ({"boot": "b", "boot_s": 3.0, "wall_s": 1040.0, "server_s": None}, 40.0, "the date of this computer"),
+        ({"boot": "b", "boot_s": 3.0, "wall_s": -2600.0, "server_s": None}, 0.0, "the date of this computer"),
+    ],
+    ids=["set back", "set on", "restarted", "restarted without a server", "neither"],
+)
+def test_a_killed_device_finds_its_position_by_a_clock_that_was_not_set(changes, elapsed_s, by):
+    assert HERE_NOW.elapsed_s(replace(HERE_NOW, **changes)) == (elapsed_s, by)
 
 
 @pytest.mark.parametrize("version", [{}, {"format": FORMAT + 1}], ids=["the first", "a later one"])
