@@ -21,19 +21,13 @@ from driftlab.platform.core.documents import read_json, read_text, shape_fault
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.core.records import Applied, Weights
 from driftlab.platform.field.camera import CameraDevice, LiveCamera, is_camera, open_camera
-from driftlab.platform.field.client import (
-    BUILD_S,
-    MAX_WEIGHT_BYTES,
-    Backoff,
-    Client,
-    ServerUnavailable,
-)
+from driftlab.platform.field.client import BUILD_S, MAX_REPLY_BYTES, Backoff, Client, ServerUnavailable
 from driftlab.platform.field.energy import EnergyMeter, sensors_here
 from driftlab.platform.field.journal import FILE as JOURNAL
 from driftlab.platform.field.journal import FLUSH_S, Clocks, Entry, Journal, read_entries
 from driftlab.platform.field.messages import REPORT_INTERVAL_S, DeviceStatus, ResultMessage, check_format, load_state
 from driftlab.platform.field.network_cache import CachedNetwork
-from driftlab.platform.field.opening import Fetched, FieldCell, load_weights, open_on_device
+from driftlab.platform.field.opening import Fetched, FieldCell, load_weights, max_weight_bytes, open_on_device
 from driftlab.platform.field.request import PLAIN, SessionRequest, parse_session_request
 from driftlab.platform.field.sending import (
     LocalLearner,
@@ -151,8 +145,10 @@ class Agent:
         path = f"/sessions/{self.ticket.id}"
         asked, self.kept = parse_session_request(self.ticket.asked), CachedNetwork(self.folder)
 
+        max_bytes = max_weight_bytes(asked)
+
         def part(name: str) -> Weights:
-            return load_weights(self.kept.part(name, lambda: self._fetch(client, f"{path}/{name}")))
+            return load_weights(self.kept.part(name, lambda: self._fetch(client, f"{path}/{name}", max_bytes)))
 
         fetched = Fetched(asked.student.network, part("weights"), lambda: part("source_summary"))
         self.cell = open_on_device(asked, InlineSession(), fetched, self.ticket.source)
@@ -166,6 +162,7 @@ class Agent:
             take=self._take,
             begins_s=begins_s,
             number=None if self.ticket.began else 0,
+            max_result_bytes=max(MAX_REPLY_BYTES, max_bytes),
         )
         self.meter = EnergyMeter(sensors_here())
         self.cell.device.on_shares = self._switch_network  # the agent runs the stream itself
@@ -175,12 +172,12 @@ class Agent:
         self.fresh = not self.ticket.began
         self._warm_up()
 
-    def _fetch(self, client: Client, path: str) -> bytes:
+    def _fetch(self, client: Client, path: str, max_bytes: int) -> bytes:
         """Download weights; a resumed device retries until its server is available, up to `MAX_TRIES` times."""
         backoff = Backoff()
         while True:
             try:
-                return client.ask("GET", path, max_bytes=MAX_WEIGHT_BYTES)
+                return client.ask("GET", path, max_bytes=max_bytes)
             except ServerUnavailable as error:
                 if not self.ticket.began or backoff.tries >= MAX_TRIES:
                     raise

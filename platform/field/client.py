@@ -20,7 +20,6 @@ TIMEOUT_S = 40.0  # longer than a long poll of the server
 BUILD_S = 900.0  # for a request that makes the server train a network
 FIRST_WAIT_S, MAX_WAIT_S = 0.5, 15.0
 MAX_REPLY_BYTES = 64 * 2**20  # of a reply, unless the request allows more
-MAX_WEIGHT_BYTES = 2**30  # of a network
 MAX_HEAD_BYTES = 64 * 2**10  # of the headers of a reply
 CHUNK_BYTES, SLOW_S, MIN_BYTES_PER_S = 64 * 2**10, 60.0, 100.0  # a reply that takes longer must not be slower
 TOKEN = re.compile(r"[!-~]+( [!-~]+)*")

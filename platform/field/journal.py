@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from driftlab.errors import DataError
+from driftlab.errors import DataError, RequestError, WireError
 from driftlab.platform.core.files import sync
 from driftlab.platform.field.state_file import dump_objects, load_objects
 from driftlab.platform.sim.ledger import Account, Ledger
@@ -109,7 +109,7 @@ class Journal:
 
 
 def read_entries(path: Path) -> list[Entry]:
-    """Return the complete entries of a journal, and cut off the rest; raise WireError for another version's."""
+    """Return the complete entries of a journal, and cut off the rest; refuse one of another version."""
     data = path.read_bytes() if path.exists() else b""
     start, entries = 0, []
     while start + HEAD.size <= len(data):
@@ -117,7 +117,12 @@ def read_entries(path: Path) -> list[Entry]:
         body = data[start + HEAD.size : start + HEAD.size + size]
         if magic != MAGIC or len(body) != size or zlib.crc32(body) != check:
             break
-        entries.append(load_objects(body))
+        try:
+            entries.append(load_objects(body))
+        except WireError as error:
+            raise RequestError(
+                f"'{path}' cannot be read: {error}. Resume the device by the version of driftlab that wrote it."
+            ) from error
         start += HEAD.size + size
     if start < len(data):
         os.truncate(path, start)

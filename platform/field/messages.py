@@ -186,7 +186,7 @@ def load_state(member: Streaming, facts: StreamFacts, data: bytes) -> Any:
     except (ValueError, TypeError, RecursionError) as error:
         raise WireError(f"invalid plan of {len(data)} bytes: {first_line(error)}") from error
     if not member.allows(state):
-        raise WireError(f"a plan is outside the limits of {type(member).__name__}: {shortened(data.decode())}")
+        raise WireError(f"a plan is outside the limits of the streaming member: {shortened(data.decode())}")
     return state
 
 

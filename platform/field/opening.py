@@ -20,6 +20,8 @@ from driftlab.platform.sim.runner import Runner
 from driftlab.platform.sim.session import NodeId, Session
 from driftlab.platform.sim.setting import setup_key
 
+FAMILY_SIZE, FAMILY_CLASSES, FAMILY_NAME_BYTES = 32, 100, 4 * 2**20  # at most: networks, classes, and names
+
 
 @dataclass(frozen=True)
 class FieldCell:
@@ -99,6 +101,16 @@ def _initial_weights(recipe: FamilyRecipe) -> Weights:
     from driftlab.platform.networks.training.pretrain import build_family, pretrain
 
     return build_family(recipe, pretrain(replace(recipe.network, steps=0)))
+
+
+def max_weight_bytes(asked: SessionRequest) -> int:
+    """Return a size that the weights of a session never exceed: that of a family of networks, and their names."""
+    from driftlab.platform.networks.architectures import build
+
+    size = asked.workload.height, asked.workload.width
+    state = build(asked.student.network, FAMILY_CLASSES, seed=0, size=size).state_dict()
+    size_bytes: int = sum(tensor.nbytes for tensor in state.values())
+    return FAMILY_SIZE * size_bytes + FAMILY_NAME_BYTES
 
 
 def dump_weights(weights: Weights) -> bytes:
