@@ -211,7 +211,8 @@ class Agent:
         self.kept.begin(folder)
         self.traffic.outbox.open(folder)
         self.journal = Journal(folder / JOURNAL)
-        self._zero = time.monotonic() - self._restore(read_entries(self.journal.path))
+        position_s = self._restore(read_entries(self.journal.path))
+        self._zero = time.monotonic() - position_s
         self._replay()
         self._flush()
 
@@ -334,6 +335,7 @@ class Agent:
         """
         fps, duration_s = self.cell.app.facts.fps, self.cell.app.facts.duration_s
         unrecorded = chosen = 0 if self.fresh else math.ceil(self.now() * fps)  # first frame without a row, next input
+        self._node.begin_at(chosen)
         shares, reported_s, flushed_s = ((0.0, 1.0),), self.now(), self.now()
         while chosen / fps < duration_s:
             self._wait_for(chosen / fps)

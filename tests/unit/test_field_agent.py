@@ -10,6 +10,7 @@ from dataclasses import replace
 from statistics import median
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from served_factory import ASKED, TOKEN, served
 from typer.testing import CliRunner
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 from benchmarks.fuzz.foreign import REPLIES, foreign_server, token_of
 from driftlab.cli.app import build_app
 from driftlab.errors import DriftlabError, RequestError, WireError
+from driftlab.platform.core.records import Applied
 from driftlab.platform.field.agent import Agent, Ticket, check_token, join, keep_ticket, read_ticket
 from driftlab.platform.field.client import Backoff, Client, ServerUnavailable
 from driftlab.platform.field.journal import Clocks
@@ -29,6 +31,7 @@ from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.read import load
 from driftlab.platform.lab.seal import create_run
 from driftlab.platform.results.tables.read import open_run, read_info
+from driftlab.platform.results.tables.schema import TABLES
 
 FPS = 4
 OUTAGE_S = (3.0, 5.0)  # stream times between which the server is stopped
@@ -192,17 +195,43 @@ def test_a_resumed_device_runs_its_newest_network_during_an_outage(tmp_path):
         second.begin(tmp_path)
         assert second.now() == pytest.approx(first.now(), abs=0.2)
         assert second.version >= first.version >= 1
-        second._run_frames(0, second.now() + 1.0, ((0.0, 1.0),))
-        second._collect_rows()
-        *_, rows = second.cell.runner.ledger.rows["frames"]
-        assert rows["version"][-1] == second.version
+        kept = len(second.cell.runner.ledger.rows.get("frames", []))
         server.start()
         Uploader(second.traffic)._find_number()
         assert second.traffic.number >= 1
         Receiver(second.traffic).receive()
         second.apply_results()
         assert second.traffic.failed == ""
+        second._run_stream(lambda report: None, 5.0)
         thread.join()
+    chunks = second.cell.runner.ledger.rows["frames"]
+    assert chunks[kept]["version"][0] >= first.version >= 1
+    numbers = np.concatenate([chunk["frame"] for chunk in chunks])
+    assert numbers[-1] == 12 * FPS - 1
+    assert np.concatenate([chunk["time_s"] for chunk in chunks]) == pytest.approx(numbers / FPS)
+
+
+def test_the_rows_of_a_round_do_not_depend_on_the_version_of_the_server():
+    written = []
+    ledger = SimpleNamespace(row=lambda table, **row: written.append((table, row)))
+    runner = SimpleNamespace(ledger=ledger, cell=SimpleNamespace(id="a/b/c/seed-0"))
+    row = {field.name: "x" if field.type == "string" else 0 for field in TABLES["updates"] if not field.nullable}
+    del row["cell"]
+    reply = [
+        {"number": 1, "row": {**row, "colour": "red"}},
+        {"number": 2, "row": {**row, "samples": "x"}},
+        {"number": 3, "row": None},
+        {"number": 4, "row": row},
+    ]
+    traffic = SimpleNamespace(
+        client=SimpleNamespace(ask_json=lambda *request: reply),
+        path="/sessions/x",
+        cell=SimpleNamespace(runner=runner),
+    )
+    missing = write_update_rows(traffic, {4: (2.5, Applied(2, accepted=True))})
+    assert "colour" in missing
+    arrived = {"version": 2, "arrive_s": 2.5, "accepted": True, "reason": None}
+    assert written == [("updates", row), ("updates", row | arrived)]
 
 
 TICKET = {"server": "http://127.0.0.1:9", "id": "a", "token": "b", "asked": {}, "began": 1}
