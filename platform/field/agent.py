@@ -25,7 +25,14 @@ from driftlab.platform.field.client import BUILD_S, MAX_REPLY_BYTES, Backoff, Cl
 from driftlab.platform.field.energy import EnergyMeter, sensors_here
 from driftlab.platform.field.journal import FILE as JOURNAL
 from driftlab.platform.field.journal import FLUSH_S, Clocks, Entry, Journal, read_entries
-from driftlab.platform.field.messages import REPORT_INTERVAL_S, DeviceStatus, ResultMessage, check_format, load_state
+from driftlab.platform.field.messages import (
+    FORMAT,
+    REPORT_INTERVAL_S,
+    DeviceStatus,
+    ResultMessage,
+    check_format,
+    load_state,
+)
 from driftlab.platform.field.network_cache import CachedNetwork
 from driftlab.platform.field.opening import Fetched, FieldCell, load_weights, max_weight_bytes, open_on_device
 from driftlab.platform.field.request import PLAIN, SessionRequest, parse_session_request
@@ -93,7 +100,7 @@ def join(server: str, token: str, asked: SessionRequest, source: str = "") -> Ti
     client = Client(server.rstrip("/"), token, timeout_s=BUILD_S)
     document = asked.model_dump(mode="json", exclude_none=True)
     try:
-        reply = client.ask_json("POST", "/sessions", document)
+        reply = client.ask_json("POST", f"/sessions?format={FORMAT}", document)
     finally:
         client.close()
     try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -184,3 +186,29 @@ def test_a_member_in_a_file_is_not_loaded(tmp_path):
     with pytest.raises(RequestError):
         experiment_of(parse_session_request({"workload": WORKLOAD, "system": system}))
     assert not mark.exists()
+
+
+STORED = json.loads((Path(__file__).parent.parent / "fixtures/field/messages.json").read_text("utf-8"))
+
+
+def test_messages_that_this_version_wrote_are_read_for_as_long_as_it_has_the_number():
+    stored = {name: bytes.fromhex(value) for name, value in STORED[str(FORMAT)].items() if name != "report"}
+    upload = decode_samples(stored["upload"], 4.0)
+    assert (upload.number, upload.runs, upload.sampling.times_s, upload.payload) == (
+        7,
+        1,
+        (0.75, 1.0, 2.25),
+        b"payload",
+    )
+    assert upload.encode(4.0) == stored["upload"]
+    update, labels = decode_results(stored["results"], 4.0)
+    assert load_state(Ams(), FACTS, update.plan) == Rates(0.5, 12.0, slow=True, recent_fps=(0.5, 0.25))
+    assert (update.number, update.payload, labels.kind, labels.captured_s) == (1, b"delta", "labels", 1.25)
+    assert decode_status(STORED[str(FORMAT)]["report"]) == DeviceStatus(12.5, 3.75, 81.0, 0.5)
+
+
+@pytest.mark.parametrize("version", [version for version in STORED if version != str(FORMAT)])
+def test_messages_of_the_version_before_are_refused_by_their_number(version):
+    for name, decode in (("upload", decode_samples), ("results", lambda body, fps: list(decode_results(body, fps)))):
+        with pytest.raises(WireError, match=f"version {version} of the protocol and this program version {FORMAT}"):
+            decode(bytes.fromhex(STORED[version][name]), 4.0)
