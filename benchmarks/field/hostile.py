@@ -153,7 +153,7 @@ class Hostile:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def _answer(self) -> None:
+            def _reply(self) -> None:
                 path, change = MODES[hostile.mode]
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 if self.path.partition("?")[0].endswith("/live"):  # no WebSocket: HTTP carries everything
@@ -168,7 +168,7 @@ class Hostile:
                     status, reply = (changed, b"no") if isinstance(changed, int) else (status, changed)
                 self._send(status, reply)
 
-            do_GET = do_POST = _answer
+            do_GET = do_POST = _reply
 
             def _send(self, status: int, reply: bytes) -> None:
                 with contextlib.suppress(OSError):
@@ -219,7 +219,7 @@ class HonestServer:
 
 
 def play(hostile: Hostile, mode: str, folder: Path) -> list[str]:
-    """Run a device with a hostile server; return what it did wrong."""
+    """Run a device with a hostile server; return its faults."""
     hostile.mode = mode
     faults: list[str] = []
     before, started_s = psutil.Process().memory_info().rss, time.monotonic()
@@ -251,7 +251,7 @@ def play(hostile: Hostile, mode: str, folder: Path) -> list[str]:
 
 
 def run_hostile_servers(seed: int, count: int) -> tuple[dict[str, object], list[str]]:
-    """Play `count` sessions, each with a mode drawn at random after all have been played; return totals and faults."""
+    """Play all modes, then random ones, in `count` sessions; return totals and faults."""
     dice, broken = random.Random(seed), []
     modes = [*MODES, *(dice.choice([*MODES]) for _ in range(count - len(MODES)))][:count]
     with contextlib.ExitStack() as stack:

@@ -38,7 +38,6 @@ from driftlab.platform.field.opening import Fetched, FieldCell, load_weights, ma
 from driftlab.platform.field.request import PLAIN, SessionRequest, parse_session_request
 from driftlab.platform.field.sending import (
     LocalLearner,
-    Part,
     Receiver,
     Reporter,
     Sender,
@@ -247,14 +246,14 @@ class Agent:
         self.traffic.client.server_ahead_s = client.server_ahead_s
 
     def _flush(self) -> None:
-        """Store what was recorded since the last call."""
+        """Store the rows since the last call, and the accounts."""
         app, client = self.cell.app, self.traffic.client
         self.cell.device.stream.write_shares()
         clocks = Clocks.read(self.now(), client.server_s)
         self.journal.add(clocks, self.cell.runner.ledger, app.account, dict(app.links.messages), self.outcomes)
 
     def seal(self) -> None:
-        """Remove what only a killed device needs, once its tables are written."""
+        """Remove the journal and the outbox, once the tables are written."""
         self.journal.path.unlink(missing_ok=True)
         if self.traffic.outbox.folder is not None:
             shutil.rmtree(self.traffic.outbox.folder)
@@ -289,7 +288,7 @@ class Agent:
         self.opening = self.traffic.client.counted.both
         self._allocate(self.now())
         traffic, local = self.traffic, self.cell.app.learner.local
-        parts: list[Part] = (
+        parts: list[ThreadPart] = (
             [LocalLearner(traffic)] if local else [Sender(traffic), Uploader(traffic), Receiver(traffic)]
         )
         parts += [Reporter(traffic), self.journal]

@@ -140,9 +140,10 @@ class Client:
         kind: str = "application/octet-stream",
         max_bytes: int = MAX_REPLY_BYTES,
     ) -> bytes:
-        """Send a request and return the body of the reply; raise ServerUnavailable if it may be repeated later.
+        """Send a request and return the body of the reply.
 
-        A reply of more than `max_bytes` raises WireError before it is read.
+        If the request may be repeated later, this raises ServerUnavailable. A reply of more than `max_bytes`
+        raises WireError before all of it is read.
         """
         head = {"Authorization": f"Bearer {self.token}"} | ({} if body is None else {"Content-Type": kind})
         used = self._connection is not None

@@ -1,6 +1,7 @@
-"""What a device has recorded, appended to a file every few seconds; a killed device continues with it.
+"""The rows and accounts of a device in a file, from which a killed device continues.
 
-An entry is on disk once it is appended. Reading stops at the first incomplete or damaged one, which a power cut leaves.
+An entry is appended every few seconds, and then is on disk. Reading stops at the first incomplete or
+damaged one, which a power cut leaves.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Entry:
 
 @dataclass
 class Journal:
-    """Appends entries on a thread of its own, as a slow disk must not delay inference."""
+    """Appends entries in a separate thread, as a slow disk must not delay inference."""
 
     path: Path
     written: dict[str, int] = field(default_factory=dict)  # chunks of each table

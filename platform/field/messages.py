@@ -173,7 +173,7 @@ def _rounded(plain: Any) -> Any:
 
 
 def load_state(member: Streaming, facts: StreamFacts, data: bytes) -> Any:
-    """Return the state of a streaming member in a message; raise WireError for any other type, range or length."""
+    """Return the state of a streaming member; raise WireError if its type or range is invalid."""
     start = member.start(facts)
     try:
         if len(data) > MAX_PLAN_BYTES:

@@ -20,7 +20,8 @@ from driftlab.platform.sim.runner import Runner
 from driftlab.platform.sim.session import NodeId, Session
 from driftlab.platform.sim.setting import setup_key
 
-FAMILY_SIZE, FAMILY_CLASSES, FAMILY_NAME_BYTES = 32, 100, 4 * 2**20  # at most: networks, classes, and names
+FAMILY_SIZE, FAMILY_CLASSES = 32, 100  # more networks and classes than a family has
+FAMILY_NAME_BYTES = 4 * 2**20  # of the names of its weights
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def _initial_weights(recipe: FamilyRecipe) -> Weights:
 
 
 def max_weight_bytes(asked: SessionRequest) -> int:
-    """Return a size that the weights of a session never exceed: that of a family of networks, and their names."""
+    """Return a size that the weights of a session never exceed."""
     from driftlab.platform.networks.architectures import build
 
     size = asked.workload.height, asked.workload.width

@@ -1,4 +1,4 @@
-"""Uploads that wait for the server, in memory and on the device's disk, from which a killed device reads them.
+"""Uploads that wait for the server; the device's disk has them too, for a device that is killed.
 
 If too many wait, the oldest is dropped, but never the one that is being sent: the server may have it already.
 """

@@ -1,4 +1,4 @@
-"""The threads of a device beside inference: one samples, one uploads or trains, one receives results."""
+"""The threads of a device that sample, upload or train, and receive results."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Traffic:
         self.failed = self.failed or str(error)
         log.warning("the session has ended early, inference continues: %s", error)
 
-    def guard(self, part: Part) -> None:
+    def guard(self, part: ThreadPart) -> None:
         """Run a part of the device; whatever ends it is recorded, so that no thread dies unseen."""
         try:
             part.run()
@@ -102,8 +102,8 @@ class Traffic:
             self.fail(RunError(f"{type(part).__name__} failed with {type(error).__name__}: {first_line(error)}"))
 
 
-class Part(Protocol):
-    """What a thread of a device runs."""
+class ThreadPart(Protocol):
+    """The work of one thread of a device."""
 
     def run(self) -> None:
         """Run until the stream ends."""

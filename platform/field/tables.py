@@ -42,8 +42,8 @@ PROFILED = "wall clock of the device; inference and training on the stream: comp
 def write_update_rows(traffic: Traffic, outcomes: Mapping[int, tuple[float, Applied]]) -> str:
     """Write the server's training rounds, each with its outcome on the device.
 
-    Return what the table lacks, if anything, and the reason: the rounds come from a server that may be of another
-    version or hostile, and must not cost the device its other tables.
+    Return the reason why the table is incomplete, or an empty text. The rounds come from a server that may be hostile
+    or of another version, and must not cost the device its other tables.
     """
     try:
         reply = traffic.client.ask_json("GET", f"{traffic.path}/rounds")

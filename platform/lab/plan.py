@@ -57,7 +57,7 @@ def plan_of(experiment: Experiment, directory: Path) -> Plan:
 
 
 def keep_replaced(directory: Path, cells: Sequence[str]) -> None:
-    """Move the files of cells that run again to a folder of their own: other code computed them, and may again."""
+    """Move the files of cells that run again to the folder `replaced`."""
     for cell in cells:
         for table in TABLES:
             file = table_file(directory / "tables", table, cell)

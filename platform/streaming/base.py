@@ -147,7 +147,7 @@ class Streaming(ABC):
         """Return the member's state before the first frame."""
 
     def allows(self, state: Any) -> bool:
-        """Return whether a state of the right type is one that this member can have; a device asks before use."""
+        """Return whether the values of a state are within the limits of this member."""
         return True
 
     @abstractmethod

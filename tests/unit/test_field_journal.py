@@ -1,4 +1,4 @@
-"""The journal of a device and its waiting uploads: nothing acknowledged by the disk is lost, and both are bounded."""
+"""The journal of a device and its waiting uploads survive a kill and a power cut."""
 
 from __future__ import annotations
 
