@@ -24,7 +24,7 @@ from driftlab.platform.field.camera import CameraDevice, LiveCamera, is_camera, 
 from driftlab.platform.field.client import BUILD_S, MAX_REPLY_BYTES, Backoff, Client, ServerUnavailable
 from driftlab.platform.field.energy import EnergyMeter, sensors_here
 from driftlab.platform.field.journal import FILE as JOURNAL
-from driftlab.platform.field.journal import FLUSH_S, Clocks, Entry, Journal, read_entries
+from driftlab.platform.field.journal import FLUSH_S, Clocks, Journal, JournalEntry, read_entries
 from driftlab.platform.field.messages import (
     FORMAT,
     REPORT_INTERVAL_S,
@@ -41,6 +41,7 @@ from driftlab.platform.field.sending import (
     Receiver,
     Reporter,
     Sender,
+    ThreadPart,
     Traffic,
     Uploader,
     write_upload,
@@ -222,7 +223,7 @@ class Agent:
         self._replay()
         self._flush()
 
-    def _restore(self, entries: list[Entry]) -> float:
+    def _restore(self, entries: list[JournalEntry]) -> float:
         """Take the rows of a killed device, and return the position in the stream."""
         if not entries:
             return max(0.0, time.time() - self.ticket.began)

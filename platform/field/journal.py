@@ -59,7 +59,7 @@ class Clocks:
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """The rows since the last entry, and the state of the device's accounts."""
 
     clocks: Clocks
@@ -85,7 +85,9 @@ class Journal:
         """Queue the rows that were added to a ledger since the last call, and the state of an entry."""
         new = {name: list(chunks[self.written.get(name, 0) :]) for name, chunks in ledger.rows.items()}
         self.skip(ledger)
-        self._queue.put(dump_objects(Entry(clocks, {name: chunks for name, chunks in new.items() if chunks}, *state)))
+        self._queue.put(
+            dump_objects(JournalEntry(clocks, {name: chunks for name, chunks in new.items() if chunks}, *state))
+        )
 
     def run(self) -> None:
         """Append queued entries until `close`."""
@@ -109,7 +111,7 @@ class Journal:
             raise DataError(f"Rows cannot be written to '{self.path}': {error.strerror}.") from error
 
 
-def read_entries(path: Path) -> list[Entry]:
+def read_entries(path: Path) -> list[JournalEntry]:
     """Return the complete entries of a journal, and cut off the rest; refuse one of another version."""
     data = path.read_bytes() if path.exists() else b""
     start, entries = 0, []

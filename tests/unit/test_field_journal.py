@@ -67,7 +67,7 @@ def test_a_power_cut_costs_the_last_entry_only(tmp_path, damage):
 def test_a_journal_of_another_version_is_refused(tmp_path):
     path = tmp_path / "journal"
     journal_of(path, 1)
-    body = path.read_bytes()[HEAD.size :].replace(b"journal:Entry", b"journal:Enter")
+    body = path.read_bytes()[HEAD.size :].replace(b"journal:JournalEntry", b"journal:JournalEnter")
     path.write_bytes(HEAD.pack(MAGIC, len(body), zlib.crc32(body)) + body)
     with pytest.raises(RequestError, match="by the version of driftlab that wrote it"):
         read_entries(path)
