@@ -95,6 +95,7 @@ class TestRows:
         assert found[0]["isolated_s"] == pytest.approx(sum(costs))
 
 
+@pytest.mark.slow
 def test_ekya_plans_by_extrapolated_trials():
     long = TaskCost({"accelerator": 2.0})
     configs = tuple(TrainingConfig("s", long, accuracy=one, trial_fraction=1 / 6) for one in (0.7, None))
