@@ -41,6 +41,15 @@ def split_inference_share(apps: Sequence[LearningApp], share: float, skipped: Sk
     return shares
 
 
+def final_factors(apps: Sequence[LearningApp], skipped: Skipped = "stale") -> Floats:
+    """Return the factor on each application's accuracy while nothing trains; below 1 on an overloaded processor."""
+    if sum(app.full_share for app in apps) <= 1:
+        return np.ones(len(apps))
+    shares, units = split_inference_share(apps, 1.0, skipped), _table_key(apps)[2]
+    pairs = zip(apps, shares, strict=True)
+    return np.array([_factors(app.full_share, units, skipped)[int(share * units + ROUNDING)] for app, share in pairs])
+
+
 def lost_accuracy(apps: Sequence[LearningApp], skipped: Skipped = "stale") -> Floats:
     """Return the total accuracy lost to training with each number of units, compared with inference only."""
     now, full, units = _table_key(apps)

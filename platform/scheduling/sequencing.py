@@ -12,13 +12,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from driftlab.platform.scheduling.candidates import LearningApp
-from driftlab.platform.scheduling.inference_shares import Skipped, lost_accuracy
+from driftlab.platform.scheduling.inference_shares import Skipped, final_factors, lost_accuracy
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -26,6 +26,7 @@ MAX_COMBINATIONS = 1_000  # of configurations that are all evaluated
 MAX_ORDERED = 5  # trainings of which all orders are tried
 HURRIES = (0.0, 0.1, 0.5, 2.0, 8.0)  # extra cost of a phase to end in time, accuracy per second
 POINTS = 200  # of the table over the gains to come
+MAX_DIVISIONS = 6  # of an overloaded processor for which plans are compared
 SLACK = 1 + 1e-9  # rounding of the time limit
 ROUNDING = 1e-9  # a smaller gain is rounding
 MIN_DURATION_S = 1e-12
@@ -73,8 +74,45 @@ class BestSequence:
 def plan_steps(
     apps: Sequence[LearningApp], window_s: float, joule_price: float = 0.0, skipped: Skipped = "stale"
 ) -> PlannedSteps:
-    """Return the first phase of the sequence with the highest accuracy over the window."""
-    offers = _tabulate(apps, joule_price)
+    """Return the first phase of the sequence with the highest accuracy over the window.
+
+    An overloaded processor predicts only a part of the frames even after all trainings, so each gain counts in that
+    part. The part depends on the accuracies that are reached: plans for several divisions are compared.
+    """
+    idle = final_factors(apps, skipped)
+    if (idle == 1).all():
+        return _plan(apps, idle, window_s, joule_price, skipped)
+    before = sum(factor * app.now for factor, app in zip(idle, apps, strict=True))
+    best, factors = None, [np.ones(len(apps)), idle]
+    for part in factors:  # grows by the divisions that the plans lead to
+        steps = _plan(apps, part, window_s, joule_price, skipped)
+        reached = _after(apps, steps.chosen)
+        then = final_factors(reached, skipped)
+        gain = sum(factor * app.now for factor, app in zip(then, reached, strict=True)) - before
+        counted = sum(factor * (app.now - old.now) for factor, app, old in zip(part, reached, apps, strict=True))
+        steps = replace(steps, score=steps.score + window_s * (gain - counted))
+        if best is None or steps.score > best.score + ROUNDING:
+            best = steps
+        if len(factors) < MAX_DIVISIONS and not any(np.array_equal(then, one) for one in factors):
+            factors.append(then)
+    assert best is not None, "there are divisions"
+    return best
+
+
+def _after(apps: Sequence[LearningApp], chosen: Sequence[int | None]) -> list[LearningApp]:
+    """Return the applications with the accuracies that the chosen trainings reach."""
+    reached = []
+    for app, which in zip(apps, chosen, strict=True):
+        then = None if which is None else app.candidates[which].accuracy_after
+        reached.append(app if then is None else replace(app, now=then))
+    return reached
+
+
+def _plan(
+    apps: Sequence[LearningApp], factors: Floats, window_s: float, joule_price: float, skipped: Skipped
+) -> PlannedSteps:
+    """Return the first phase of the best sequence where each gain counts in a part of the frames."""
+    offers = _tabulate(apps, factors, joule_price)
     none = offers.gain.shape[1] - 1
     max_gain = float(np.maximum(offers.gain + offers.drop, 0).max(axis=1).sum()) if len(apps) else 0.0
     if max_gain <= 0:
@@ -91,7 +129,7 @@ def plan_steps(
     return PlannedSteps(order[0], float(np.interp(coming, best.pace.gains, best.pace.share)), chosen, best.score)
 
 
-def _tabulate(apps: Sequence[LearningApp], joule_price: float) -> Offers:
+def _tabulate(apps: Sequence[LearningApp], factors: Floats, joule_price: float) -> Offers:
     columns = max((len(app.candidates) for app in apps), default=0) + 1
     gain, drop, fee = (np.zeros((len(apps), columns)) for _ in range(3))
     seconds = np.full((len(apps), columns), np.inf)
@@ -99,8 +137,8 @@ def _tabulate(apps: Sequence[LearningApp], joule_price: float) -> Offers:
     for i, app in enumerate(apps):
         for k, one in enumerate(app.candidates):
             if one.accuracy_after is not None:
-                seconds[i, k], gain[i, k] = one.seconds, one.accuracy_after - app.now
-                drop[i, k], fee[i, k] = app.now - one.accuracy_before, joule_price * one.joules
+                seconds[i, k], gain[i, k] = one.seconds, factors[i] * (one.accuracy_after - app.now)
+                drop[i, k], fee[i, k] = factors[i] * (app.now - one.accuracy_before), joule_price * one.joules
     return Offers(gain, drop, seconds, fee)
 
 
