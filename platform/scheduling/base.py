@@ -76,6 +76,7 @@ class Demand:
     observed: float | None = None  # accuracy of its newest predictions, a fraction; None: not observed
     observed_by: ObservedBy | None = None
     observed_s: float | None = None  # time of the oldest of these predictions
+    video: bool = False  # whether a frame mostly shows the scene of the one before it
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from annotated_types import Ge
 
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.scheduling.base import Allocation, SchedulerInput, Scheduling, TrainingOffer
-from driftlab.platform.scheduling.candidates import Candidate, LearningApp, known, read_apps
+from driftlab.platform.scheduling.candidates import Candidate, LearningApp, Skipped, known, read_apps
 from driftlab.platform.scheduling.gain_model import AppEstimate, AppHistory, estimate, review, trial_value
-from driftlab.platform.scheduling.inference_shares import Skipped, split_inference_share
+from driftlab.platform.scheduling.inference_shares import split_inference_share
 from driftlab.platform.scheduling.plans import HorizonS, PatienceS, SharePlan, previous_state, to_grants
 from driftlab.platform.scheduling.sequencing import MIN_DURATION_S, PlannedSteps, plan_steps
 
@@ -40,12 +40,16 @@ class Joint(Scheduling):
 
     joule_price: Annotated[float, Ge(0), Means("accuracy × seconds that one joule of training must gain")] = 0.0
     skipped_frames: Annotated[
-        Skipped, Means("score of skipped frames: wrong, or that of the last prediction as in Ekya's table (stale)")
-    ] = "wrong"
+        Skipped | None,
+        Means(
+            "score of skipped frames: wrong, or that of the last prediction as in Ekya's table (stale); none: stale "
+            "where frames are of a video"
+        ),
+    ] = None
     horizon_s: HorizonS = None
     patience_s: PatienceS = 600.0
 
-    version = 2
+    version = 3
     uses_observed_accuracy = True
 
     @property
@@ -68,6 +72,7 @@ class Joint(Scheduling):
         horizon_s = self.horizon_s or longest_s
         estimates, histories = [], {}
         for app in read_apps(window):
+            app = replace(app, skipped=self.skipped_frames or app.skipped)
             demand = window.demands[app.index]
             history = review(demand, state.histories.get(app.app, AppHistory()), window.start_s)
             estimated, histories[app.app] = estimate(window, app, history)
@@ -80,7 +85,7 @@ class Joint(Scheduling):
         training = np.zeros(len(apps))
         if steps.first is not None:
             training[steps.first] = steps.share
-        inference = split_inference_share(apps, 1 - float(training.sum()), self.skipped_frames)
+        inference = split_inference_share(apps, 1 - float(training.sum()))
         pairs = zip(estimates, steps.chosen, strict=True)
         after = {one.app.app: _with_expected(histories[one.app.app], one, k) for one, k in pairs}
         plan = SharePlan(training, inference, steps.chosen)
@@ -97,18 +102,18 @@ class Joint(Scheduling):
         """
         begun = [_has_begun(window.demands[app.index].learning) for app in apps]
         first = [app if started else replace(app, candidates=()) for app, started in zip(apps, begun, strict=True)]
-        steps = plan_steps(first, horizon_s, self.joule_price, self.skipped_frames)
+        steps = plan_steps(first, horizon_s, self.joule_price)
         if steps.first is not None:
             return steps
         best = max((app for app in apps if app.state == "running" and app.learns), key=_speed, default=None)
         rest = [app if app is best else replace(app, candidates=()) for app in apps]
-        return plan_steps(rest, ENDLESS_S, skipped=self.skipped_frames)
+        return plan_steps(rest, ENDLESS_S)
 
     def _plan_trial(self, apps: Sequence[LearningApp], index: int, steps: PlannedSteps) -> PlannedSteps:
         """Plan the share of a trial in advance: the scheduler is not called when the trial starts."""
         one = Candidate(None, 1.0, 0.0, 1.0)
         single = [replace(app, candidates=(one,) if app.index == index else ()) for app in apps]
-        trial = plan_steps(single, ENDLESS_S, skipped=self.skipped_frames)
+        trial = plan_steps(single, ENDLESS_S)
         return replace(steps, first=trial.first, share=trial.share)
 
     def _trials(

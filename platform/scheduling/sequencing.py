@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.platform.scheduling.candidates import LearningApp
-from driftlab.platform.scheduling.inference_shares import Skipped, final_factors, lost_accuracy
+from driftlab.platform.scheduling.inference_shares import final_factors, lost_accuracy
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -26,7 +26,7 @@ MAX_COMBINATIONS = 1_000  # of configurations that are all evaluated
 MAX_ORDERED = 5  # trainings of which all orders are tried
 HURRIES = (0.0, 0.1, 0.5, 2.0, 8.0)  # extra cost of a phase to end in time, accuracy per second
 POINTS = 200  # of the table over the gains to come
-MAX_DIVISIONS = 6  # of an overloaded processor for which plans are compared
+MAX_DIVISIONS = 4  # of an overloaded processor for which plans are compared
 SLACK = 1 + 1e-9  # rounding of the time limit
 ROUNDING = 1e-9  # a smaller gain is rounding
 MIN_DURATION_S = 1e-12
@@ -71,32 +71,32 @@ class BestSequence:
     pace: LearningPace
 
 
-def plan_steps(
-    apps: Sequence[LearningApp], window_s: float, joule_price: float = 0.0, skipped: Skipped = "stale"
-) -> PlannedSteps:
+def plan_steps(apps: Sequence[LearningApp], window_s: float, joule_price: float = 0.0) -> PlannedSteps:
     """Return the first phase of the sequence with the highest accuracy over the window.
 
     An overloaded processor predicts only a part of the frames even after all trainings, so each gain counts in that
     part. The part depends on the accuracies that are reached: plans for several divisions are compared.
     """
-    idle = final_factors(apps, skipped)
+    idle, lost = final_factors(apps), lost_accuracy(apps)
     if (idle == 1).all():
-        return _plan(apps, idle, window_s, joule_price, skipped)
-    before = sum(factor * app.now for factor, app in zip(idle, apps, strict=True))
-    best, factors = None, [np.ones(len(apps)), idle]
-    for part in factors:  # grows by the divisions that the plans lead to
-        steps = _plan(apps, part, window_s, joule_price, skipped)
+        return _plan(apps, idle, lost, window_s, joule_price)
+    plans, divisions = [], [np.ones(len(apps)), idle]
+    for factors in divisions:  # grows by those that the plans lead to
+        steps = _plan(apps, factors, lost, window_s, joule_price)
         reached = _after(apps, steps.chosen)
-        then = final_factors(reached, skipped)
-        gain = sum(factor * app.now for factor, app in zip(then, reached, strict=True)) - before
-        counted = sum(factor * (app.now - old.now) for factor, app, old in zip(part, reached, apps, strict=True))
-        steps = replace(steps, score=steps.score + window_s * (gain - counted))
-        if best is None or steps.score > best.score + ROUNDING:
-            best = steps
-        if len(factors) < MAX_DIVISIONS and not any(np.array_equal(then, one) for one in factors):
-            factors.append(then)
-    assert best is not None, "there are divisions"
-    return best
+        final = final_factors(reached)
+        plans.append(replace(steps, score=steps.score + window_s * _uncounted(apps, reached, idle, factors, final)))
+        if len(divisions) < MAX_DIVISIONS and not any(np.array_equal(final, one) for one in divisions):
+            divisions.append(final)
+    return max(plans, key=lambda steps: steps.score)
+
+
+def _uncounted(
+    apps: Sequence[LearningApp], reached: Sequence[LearningApp], idle: Floats, factors: Floats, final: Floats
+) -> float:
+    """Return the final accuracy that a plan missed by counting its gains with other factors than the final ones."""
+    now, then = np.array([app.now for app in apps]), np.array([app.now for app in reached])
+    return float(final @ then - idle @ now - factors @ (then - now))
 
 
 def _after(apps: Sequence[LearningApp], chosen: Sequence[int | None]) -> list[LearningApp]:
@@ -109,7 +109,7 @@ def _after(apps: Sequence[LearningApp], chosen: Sequence[int | None]) -> list[Le
 
 
 def _plan(
-    apps: Sequence[LearningApp], factors: Floats, window_s: float, joule_price: float, skipped: Skipped
+    apps: Sequence[LearningApp], factors: Floats, lost: Floats, window_s: float, joule_price: float
 ) -> PlannedSteps:
     """Return the first phase of the best sequence where each gain counts in a part of the frames."""
     offers = _tabulate(apps, factors, joule_price)
@@ -117,7 +117,6 @@ def _plan(
     max_gain = float(np.maximum(offers.gain + offers.drop, 0).max(axis=1).sum()) if len(apps) else 0.0
     if max_gain <= 0:
         return PlannedSteps(None, 0.0, (None,) * len(apps))
-    lost = lost_accuracy(apps, skipped)
     paces = [_tabulate_pace(lost, 2 * max_gain, hurry) for hurry in HURRIES]
     best = _best_order(offers, paces, window_s, _search_configs(offers, paces, window_s))
     order = [int(i) for i in best.order if best.vector[i] < none]

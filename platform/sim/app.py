@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from driftlab.datasets.catalogue import find_workload
 from driftlab.platform.core.records import ModelCost, Rows, Variant
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.scheduling.base import ObservedBy
@@ -80,6 +81,7 @@ class AppSim:
         self.name = device.spec.name_of(spec)  # of its nodes
         self.networks = self.runner.setup.apps[spec.name]
         self.facts = StreamFacts(spec.stream.fps, spec.stream.duration_s)
+        self.video = find_workload(spec.stream.workload).video
         seed = self.runner.cell.seed
         faults = {direction: rng_for(seed, "damage", self.name, direction) for direction in get_args(Direction)}
         self.links = Links(up, down, device.radio, faults, damage_prob)

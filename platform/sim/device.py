@@ -255,6 +255,7 @@ class DeviceSim:
             learning,
             goals.energy_goal_j,
             *((None, None, None) if app.observed is None else astuple(app.observed)),
+            video=app.video,
         )
 
     def _schedule_next_call(self, after_s: float | None, now_s: float) -> None:
