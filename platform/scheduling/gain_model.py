@@ -122,6 +122,8 @@ class AppHistory:
     ended_s: float | None = None  # first call after the end of that phase
     errors: tuple[float, ...] = ()  # of accuracies that the application offered
     usual_s: float | None = None  # cost of its newest phase
+    changed_s: float | None = None  # newest boundary of domains
+    boundaries: int = 0  # detected so far
     networks: Mapping[int | None, GainModel] = field(default_factory=dict)  # by variant
     tried: Mapping[str, TrialResult] = field(default_factory=dict)  # newest trial by the name of the configuration
 
@@ -148,7 +150,20 @@ class AppEstimate:
 
 
 def review(demand: Demand, history: AppHistory, now_s: float) -> AppHistory:
-    """Compare the expectation of the newest phase with the first accuracy that was observed after it."""
+    """Compare the expectation of the newest phase with the first accuracy that was observed after it.
+
+    After a boundary of domains nothing is expected of that phase any more.
+    """
+    if demand.changed_s != history.changed_s:
+        history = replace(
+            history,
+            expected=None,
+            begun=False,
+            ended_s=None,
+            tried={},
+            changed_s=demand.changed_s,
+            boundaries=history.boundaries + 1,
+        )
     learning, expected = demand.learning, history.expected
     offered = learning is not None and learning.state == "offered"
     if learning is not None and not offered and learning.config is not None:

@@ -7,6 +7,7 @@ computes a new plan, so that only the first phase of a plan is ever carried out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated
@@ -23,6 +24,7 @@ from driftlab.platform.scheduling.plans import HorizonS, PatienceS, SharePlan, p
 from driftlab.platform.scheduling.sequencing import MIN_DURATION_S, PlannedSteps, plan_steps
 
 ENDLESS_S = 1e9  # horizon within which every gain is worth its time
+PRIOR_DOMAIN_S = 120.0  # mean length of a domain before any boundary was seen
 RECALL_DROP = 0.1  # drop of accuracy from which a learner compares its stored networks
 
 
@@ -47,6 +49,13 @@ class Joint(Scheduling):
         ),
     ] = None
     horizon_s: HorizonS = None
+    boundaries: Annotated[
+        bool,
+        Means(
+            "whether boundaries of domains are detected: the network as built then returns, and gains count until the "
+            "next expected boundary"
+        ),
+    ] = False
     patience_s: PatienceS = 600.0
 
     version = 3
@@ -61,6 +70,10 @@ class Joint(Scheduling):
         return RECALL_DROP
 
     @property
+    def detects_boundaries(self) -> bool:
+        return self.boundaries
+
+    @property
     def schedules_server(self) -> bool:
         return True
 
@@ -69,7 +82,6 @@ class Joint(Scheduling):
         own = previous_state(window).own
         state = own if isinstance(own, JointState) else JointState()
         longest_s = max(state.longest_s, window.window_s)
-        horizon_s = self.horizon_s or longest_s
         estimates, histories = [], {}
         for app in read_apps(window):
             app = replace(app, skipped=self.skipped_frames or app.skipped)
@@ -77,6 +89,7 @@ class Joint(Scheduling):
             history = review(demand, state.histories.get(app.app, AppHistory()), window.start_s)
             estimated, histories[app.app] = estimate(window, app, history)
             estimates.append(estimated)
+        horizon_s = self.horizon_s or (expected_s(window, histories) if self.boundaries else longest_s)
         apps = [one.app for one in estimates]
         trials = dict(self._trials(window, apps, estimates, horizon_s))
         steps = self._plan_started(window, apps, horizon_s)
@@ -107,7 +120,7 @@ class Joint(Scheduling):
             return steps
         best = max((app for app in apps if app.state == "running" and app.learns), key=_speed, default=None)
         rest = [app if app is best else replace(app, candidates=()) for app in apps]
-        return plan_steps(rest, ENDLESS_S)
+        return plan_steps(rest, horizon_s if self.boundaries else ENDLESS_S, self.joule_price)
 
     def _plan_trial(self, apps: Sequence[LearningApp], index: int, steps: PlannedSteps) -> PlannedSteps:
         """Plan the share of a trial in advance: the scheduler is not called when the trial starts."""
@@ -138,6 +151,17 @@ class Joint(Scheduling):
             elif best.config is not None and value > best.seconds * coming:
                 trials.append((app.index, (best.config,)))
         return trials
+
+
+def expected_s(window: SchedulerInput, histories: Mapping[str, AppHistory]) -> float:
+    """Return the expected time until the end of the session or the next boundary, whichever is earlier.
+
+    Boundaries come at random, at the rate of the detected ones and of one more in `PRIOR_DOMAIN_S`.
+    """
+    seen = sum(history.boundaries for history in histories.values()) / max(1, len(histories))
+    mean_s = (PRIOR_DOMAIN_S + window.start_s) / (1 + seen)
+    left_s = math.inf if window.left_s is None else window.left_s
+    return mean_s * -math.expm1(-left_s / mean_s)
 
 
 def _speed(app: LearningApp) -> float:
