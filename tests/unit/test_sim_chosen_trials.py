@@ -73,7 +73,7 @@ class TestTrials:
         plain, trials = rows(ran(ConfigChooser(config=1))[1], "updates")[0], len(there)
         more_s = (
             task_cost(COST, factory.PHONE, SCORING).isolated_s
-            + trials * task_cost(COST, factory.PHONE, Passes(WORK.forward)).isolated_s
+            + trials * task_cost(COST, factory.PHONE, WORK).isolated_s
         )
         assert update["isolated_s"] == pytest.approx(plain["isolated_s"] + more_s)
 
