@@ -253,9 +253,8 @@ class LearnerSim:
                     if self.local:
                         self.offer = step.offer or TrainingOffer("running", left=step.cost)
                         self._spend(step)
-                    yield from processor.run_job(
-                        work, replace(step.cost, seconds={}) if self.runner.free else step.cost
-                    )
+                    free = self.runner.free or not self.streaming.costs_time
+                    yield from processor.run_job(work, replace(step.cost, seconds={}) if free else step.cost)
                 step = steps.send(self.clock.now)
         except StopIteration as end:
             deliveries: Sequence[Delivery] = end.value

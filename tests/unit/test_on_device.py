@@ -219,12 +219,13 @@ DISTILL = Member("adaptation", "distill", (("fraction", 1.0), ("learning_rate", 
 class TestRecall:
     """Stored networks: those of phases, which learners share, and the one as built."""
 
-    def store(self, node: LearnerNode, experts: ExpertStore, seen: Any, steps: int = 30) -> None:
+    def store(self, node: LearnerNode, seen: Any, *stores: ExpertStore) -> None:
         """Train on samples, and store the network under them."""
         node.store(seen, seen.labels)
         signature = node.describe_samples().facts.signature
-        node.train(DownlinkPlan(None, Phase(steps)))
-        experts.store(signature, node.store_expert().payload)
+        node.train(DownlinkPlan(None, Phase(30)))
+        for experts in stores:
+            experts.store(signature, node.store_expert().payload)
         node.drop_samples_before(99.0)
 
     def recall(self, node: LearnerNode, experts: ExpertStore) -> Any:
@@ -235,7 +236,7 @@ class TestRecall:
     @pytest.mark.slow
     def test_a_stored_network_of_the_same_samples_is_taken_and_sent_without_a_step(self):
         node, experts, seen = learner(DISTILL), ExpertStore(), stream(4.0)
-        self.store(node, experts, seen)
+        self.store(node, seen, experts)
         node.store(seen, np.zeros_like(seen.labels))
         node.train(DownlinkPlan(None, Phase(60)))
         node.drop_samples_before(99.0)
@@ -253,9 +254,8 @@ class TestRecall:
         """Camera A learned the scene 60 s earlier; camera B has learned another one, and its zoo alone has no match."""
         here, there = stream(4.0), brighter(stream(4.0))
         first, second, experts, own = learner(DISTILL), learner(DISTILL), ExpertStore(), ExpertStore()
-        self.store(first, experts, here)
-        self.store(second, experts, there)
-        self.store(learner(DISTILL), own, there)
+        self.store(first, here, experts)
+        self.store(second, there, experts, own)
         second.store(here, here.labels)
         before = second.describe_samples().facts.accuracy
         assert self.recall(second, own).resumed_network is None
@@ -268,6 +268,17 @@ class TestRecall:
         node, seen = learner(DISTILL), stream(4.0)
         node.store(seen, seen.labels)
         assert self.recall(node, ExpertStore()).passes.forward == ()
+
+    def test_at_a_boundary_it_returns_to_the_network_as_built_and_drops_earlier_samples(self):
+        node, seen = learner(DISTILL), stream(4.0)
+        built = state.read(node._model).vector
+        node.store(seen, seen.labels)
+        assert node.leave_domain(0.5).facts is None  # nothing was trained
+        node.train(DownlinkPlan(None, Phase(2)))
+        assert np.abs(state.read(node._model).vector - built).max() > 1e-2
+        assert node.leave_domain(2.0).payload
+        assert state.read(node._model).vector == pytest.approx(built, abs=1e-3)  # numbers on the wire have 16 bits
+        assert node.drop_samples_before(0.0).facts == 4
 
     def test_without_labels_no_network_is_compared(self):
         node = learner()
