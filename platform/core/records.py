@@ -254,7 +254,7 @@ class TrialScores:
 
 @dataclass(frozen=True)
 class SampleDescription:
-    """A learner has scored its network on its newest samples, and described them for a search of stored networks."""
+    """A learner has scored its network on its newest samples, and described them."""
 
     accuracy: float | None  # None: it has no labels
     signature: tuple[float, ...]  # mean feature under the network as built

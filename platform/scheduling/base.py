@@ -171,7 +171,7 @@ class Scheduling(ABC):
 
     @property
     def detects_boundaries(self) -> bool:
-        """Return whether an application returns to its network as built where a boundary of domains is detected."""
+        """Return whether boundaries of domains are detected, at which the network as built returns."""
         return False
 
     @property

@@ -41,7 +41,7 @@ def split_inference_share(apps: Sequence[LearningApp], share: float) -> Floats:
 
 
 def final_factors(apps: Sequence[LearningApp]) -> Floats:
-    """Return the factor on each application's accuracy while nothing trains; below 1 on an overloaded processor."""
+    """Return the factors on accuracies while nothing trains: below 1 on an overloaded processor."""
     if sum(app.full_share for app in apps) <= 1:
         return np.ones(len(apps))
     shares, (_, full, units) = split_inference_share(apps, 1.0), _table_key(apps)

@@ -94,7 +94,7 @@ def plan_steps(apps: Sequence[LearningApp], window_s: float, joule_price: float 
 def _uncounted(
     apps: Sequence[LearningApp], reached: Sequence[LearningApp], idle: Floats, factors: Floats, final: Floats
 ) -> float:
-    """Return the final accuracy that a plan missed by counting its gains with other factors than the final ones."""
+    """Return the final accuracy that a plan did not count, because its factors were not the final ones."""
     now, then = np.array([app.now for app in apps]), np.array([app.now for app in reached])
     return float(final @ then - idle @ now - factors @ (then - now))
 

@@ -141,8 +141,8 @@ class WeightRound(Round):
 
     @property
     def outdated(self) -> bool:
-        """Return whether another domain was detected since it began."""
-        return self.began_s < self.app.learner.detected_s
+        """Return whether another domain was detected at its beginning or since."""
+        return self.began_s <= self.app.learner.detected_s
 
     def steps(self) -> Steps:
         app, open_rounds = self.app, self.app.runner.open_rounds

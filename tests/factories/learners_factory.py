@@ -88,7 +88,7 @@ def drawn(seed: int) -> SchedulerInput:
 
 
 def factors(apps: Sequence[LearningApp], shares: Floats) -> Floats:
-    """Return the factors on accuracies at some shares: of skipped frames that are wrong, or by Ekya's table."""
+    """Return the factors on accuracies at some shares: skipped frames are wrong, or count by Ekya's table."""
     full, wrong = np.array([app.full_share for app in apps]), np.array([app.skipped == "wrong" for app in apps])
     predicted: Floats = 1 / np.ceil(full / np.maximum(shares, 1e-9) - 1e-9)
     return np.where(wrong, predicted, AccuracyFactor(full)(shares))

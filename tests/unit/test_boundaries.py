@@ -15,7 +15,7 @@ from driftlab.platform.core.records import Trained
 from driftlab.platform.scheduling.base import Allocation, Grant, SchedulerInput, Scheduling
 from driftlab.platform.scheduling.gain_model import AppHistory
 from driftlab.platform.scheduling.joint import PRIOR_DOMAIN_S, Joint, expected_s
-from driftlab.platform.sim.nodes.boundaries import BATCH_IMAGES, BoundaryDetector, image_statistics
+from driftlab.platform.sim.nodes.boundaries import BATCHES, BoundaryDetector, image_statistics
 from driftlab.platform.sim.rounds import OTHER_DOMAIN
 
 WEIGHTS = Trained(0, 0, 1000, 0, 0, None, None, None, "", 0.0)
@@ -39,7 +39,7 @@ class TestDetection:
             detector, noise = BoundaryDetector(), np.random.default_rng(seed).normal(0, 30, (80, 16, 16, 3))
             after = np.clip(images(80, seed + 10) + noise, 0, 255).astype(np.uint8)
             found = [detector.add(one) for one in image_statistics(np.concatenate([images(80, seed), after]))]
-            assert np.flatnonzero(found).tolist() == [80 + BATCH_IMAGES - 1]
+            assert np.flatnonzero(found).tolist() == [80 + BATCHES[0] - 1]
 
     def test_statistics_are_those_of_the_pixels(self):
         grey = np.tile(np.arange(16, dtype=np.uint8) * 10, (1, 16, 1))[..., None].repeat(3, axis=3)

@@ -251,7 +251,7 @@ class TestRecall:
 
     @pytest.mark.slow
     def test_a_camera_that_enters_the_scene_of_another_one_starts_from_its_expert(self):
-        """Camera A learned the scene 60 s earlier; camera B has learned another one, and its zoo alone has no match."""
+        """Camera A learned the scene 60 s earlier; the zoo of camera B alone has no network for it."""
         here, there = stream(4.0), brighter(stream(4.0))
         first, second, experts, own = learner(DISTILL), learner(DISTILL), ExpertStore(), ExpertStore()
         self.store(first, here, experts)

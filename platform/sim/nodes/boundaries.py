@@ -1,4 +1,4 @@
-"""Boundaries between domains, from statistics of pixels: without labels and without a pass of a network.
+"""Boundaries between domains, from statistics of pixels: without labels and without a network.
 
 The first images of a domain are its reference. A domain ends where the mean of a batch differs in any statistic from
 the reference by several standard errors, so that the limit follows the variation within the domain.
@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
-REFERENCE_IMAGES, BATCH_IMAGES = 24, 8
-STANDARD_ERRORS = 4.5  # by which a statistic of a batch differs in another domain
+REFERENCE_IMAGES = 24
+BATCHES = 8, 24  # newest images whose means are compared: few detect large changes early, many detect small ones
+STANDARD_ERRORS = 5.5  # by which a statistic of a batch differs in another domain
 FLOOR = 1e-3  # least standard deviation of a statistic; pixels are from 0 to 1
 STATISTIC_MACS = 20  # per pixel
 
@@ -33,18 +34,23 @@ class BoundaryDetector:
     """Detects the ends of domains in the statistics of successive images."""
 
     reference: list[Floats] = field(default_factory=list)
-    batch: list[Floats] = field(default_factory=list)
+    newest: list[Floats] = field(default_factory=list)
+    seen: int = 0  # images after the reference
 
     def add(self, statistics: Floats) -> bool:
-        """Take an image into account; return whether it completes the first batch of another domain."""
+        """Take an image into account; return whether it completes a batch of another domain."""
         if len(self.reference) < REFERENCE_IMAGES:
             self.reference.append(statistics)
             return False
-        self.batch.append(statistics)
-        if len(self.batch) < BATCH_IMAGES:
+        self.newest, self.seen = [*self.newest, statistics][-max(BATCHES) :], self.seen + 1
+        if self.seen % min(BATCHES):
             return False
-        known, batch = np.array(self.reference), np.array(self.batch)
-        error = np.maximum(known.std(axis=0), FLOOR) * np.sqrt(1 / len(known) + 1 / len(batch))
-        ended = bool((np.abs(batch.mean(axis=0) - known.mean(axis=0)) > STANDARD_ERRORS * error).any())
-        self.reference, self.batch = ([] if ended else self.reference), []
-        return ended
+        known = np.array(self.reference)
+        mean, spread = known.mean(axis=0), np.maximum(known.std(axis=0), FLOOR)
+        for count in BATCHES:
+            error = spread * np.sqrt(1 / len(known) + 1 / count)
+            change = np.abs(np.mean(self.newest[-count:], axis=0) - mean)
+            if len(self.newest) >= count and (change > STANDARD_ERRORS * error).any():
+                self.reference, self.newest, self.seen = [], [], 0
+                return True
+        return False
