@@ -188,11 +188,16 @@ def _observed_since(demand: Demand, since_s: float) -> float | None:
     return known(demand.observed) if demand.observed_s is not None and demand.observed_s >= since_s else None
 
 
-def estimate(window: SchedulerInput, app: LearningApp, history: AppHistory) -> tuple[AppEstimate, AppHistory]:
-    """Fill in the accuracies of an application, and add the results of its trials to its history."""
+def estimate(
+    window: SchedulerInput, app: LearningApp, history: AppHistory, *, drifts: bool = True
+) -> tuple[AppEstimate, AppHistory]:
+    """Fill in the accuracies of an application, and add the results of its trials to its history.
+
+    Where boundaries of domains are detected, accuracies do not drift between them.
+    """
     demand = window.demands[app.index]
     configs = () if demand.learning is None else demand.learning.configs
-    waited_s = window.start_s - (demand.observed_s or 0.0)
+    waited_s = window.start_s - (demand.observed_s or 0.0) if drifts else 0.0
     rows: list[tuple[Candidate, float, ExpectedGain | None]] = []
     for one in app.candidates:
         if one.config is None:

@@ -87,7 +87,7 @@ class Joint(Scheduling):
             app = replace(app, skipped=self.skipped_frames or app.skipped)
             demand = window.demands[app.index]
             history = review(demand, state.histories.get(app.app, AppHistory()), window.start_s)
-            estimated, histories[app.app] = estimate(window, app, history)
+            estimated, histories[app.app] = estimate(window, app, history, drifts=not self.boundaries)
             estimates.append(estimated)
         horizon_s = self.horizon_s or (expected_s(window, histories) if self.boundaries else longest_s)
         apps = [one.app for one in estimates]

@@ -13,7 +13,8 @@ from loop_factory import FixedMember, rows, run, uploads
 
 from driftlab.platform.core.records import Trained
 from driftlab.platform.scheduling.base import Allocation, Grant, SchedulerInput, Scheduling
-from driftlab.platform.scheduling.gain_model import AppHistory
+from driftlab.platform.scheduling.candidates import read_apps
+from driftlab.platform.scheduling.gain_model import AppHistory, estimate
 from driftlab.platform.scheduling.joint import PRIOR_DOMAIN_S, Joint, expected_s
 from driftlab.platform.sim.nodes.boundaries import BATCHES, BoundaryDetector, image_statistics
 from driftlab.platform.sim.rounds import OTHER_DOMAIN
@@ -110,4 +111,27 @@ class TestJoint:
             waits = replace(learners.running("a", 1.0, 0.3, None), observed=0.3, fps=30.0)
             (grant,) = Joint(boundaries=True).allocate(learners.window(waits, left_s=left_s)).grants
             found.append(bool(grant.training_share))
+        assert found == [True, False]
+
+    def test_an_unobserved_accuracy_drifts_only_without_detection(self):
+        """The value of labelling grows with the time since the last observation, unless boundaries are detected."""
+
+        def reached(start_s: float, drifts: bool) -> float:
+            waits = replace(learners.running("a", 3.0, 0.5, None), observed=0.5, observed_s=0.0)
+            window = learners.window(waits, start_s=start_s)
+            return (
+                estimate(window, read_apps(window)[0], AppHistory(), drifts=drifts)[0].app.candidates[0].accuracy_after
+            )
+
+        assert reached(300.0, True) > reached(0.0, True) + 0.05
+        assert reached(300.0, False) == reached(0.0, False) == reached(0.0, True)
+
+    def test_labelling_that_costs_frames_of_others_needs_a_gain_that_is_likely(self):
+        """Two applications fill the processor: two seconds of labelling cost frames of both."""
+        waits = replace(learners.running("a", 2.0, 0.5, None), observed=0.5, observed_s=0.0, fps=20.0)
+        other = replace(learners.demand("b", None), observed=0.8, observed_s=0.0, fps=20.0)
+        found = [
+            bool(Joint(boundaries=one).allocate(learners.window(waits, other, left_s=60.0)).grants[0].training_share)
+            for one in (False, True)
+        ]
         assert found == [True, False]
