@@ -259,8 +259,8 @@ class DeviceSim:
             learning,
             goals.energy_goal_j,
             *((None, None, None) if app.observed is None else astuple(app.observed)),
-            changed_s=app.learner.domain_began_s,
-            video=app.video,
+            app.learner.domain_began_s,
+            app.video,
         )
 
     def _schedule_next_call(self, after_s: float | None, now_s: float) -> None:
