@@ -114,7 +114,7 @@ class TestJoint:
         assert found == [True, False]
 
     def test_an_unobserved_accuracy_drifts_only_without_detection(self):
-        """The value of labelling grows with the time since the last observation, unless boundaries are detected."""
+        """The value of labelling grows with the time unobserved, unless boundaries are detected."""
 
         def reached(start_s: float, drifts: bool) -> float:
             waits = replace(learners.running("a", 3.0, 0.5, None), observed=0.5, observed_s=0.0)
