@@ -247,6 +247,7 @@ class DeviceSim:
             learning = None  # it has nothing to compute until the other offers are there
         if learning is not None and learning.state == "running" and work is not None:
             learning = replace(learning, left=self.processor.remaining_cost(work))
+        accuracy, by, since_s = (None, None, None) if app.observed is None else astuple(app.observed)
         return Demand(
             goals.name,
             goals.fps,
@@ -258,7 +259,9 @@ class DeviceSim:
             self.runner.scaling.nested,
             learning,
             goals.energy_goal_j,
-            *((None, None, None) if app.observed is None else astuple(app.observed)),
+            accuracy,
+            by,
+            since_s,
             app.learner.domain_began_s,
             app.video,
         )
