@@ -72,6 +72,7 @@ class Workload:
     own_length: bool = False  # a duration of 0 means the length of the file
     bare: bool = False  # whether a request may leave out the last colon and the rest
     family: str = "streets"  # workloads with similar frames; networks are pre-trained on frames of the family
+    video: bool = True  # whether a frame mostly shows the scene of the one before it
     classes: tuple[str, ...] | None = CLASSES  # class names of its streams; None: the stream names them
     scenery: Callable[[str, int], SceneProperties] | None = field(
         default=None, repr=False
@@ -243,7 +244,7 @@ def _labelled(key: str, source: SetSource) -> Workload:
     """Describe a labelled set: networks are pre-trained on its training part, streams show its test part."""
     name = f"{SET_PREFIX}{key}:FOLDER" if source.in_folder else f"{SET_PREFIX}{key}"
     summary = f"Labelled set: {source.summary}."
-    return Workload(name, summary, _open_slides, family=name, classes=None, bare=source.in_folder)
+    return Workload(name, summary, _open_slides, family=name, video=False, classes=None, bare=source.in_folder)
 
 
 _ROWS = (
@@ -275,11 +276,13 @@ _ROWS = (
         "cityscapes:FOLDER",
         "The validation pictures of a folder laid out like Cityscapes, city after city, with label maps.",
         _open_driving,
+        video=False,
     ),
     Workload(
         "acdc:FOLDER",
         "The pictures of ACDC with label maps, in the order fog, night, rain, snow; FOLDER/train for those of CoTTA.",
         _open_driving,
+        video=False,
     ),
     Workload("shift:FOLDER", "The frames of a view of SHIFT with label maps and boxes.", _open_driving),
     Workload(

@@ -22,6 +22,7 @@ FOLDER = Path(__file__).parent / "spaces"
 FIRST = {family: next(iter(names)) for family, names in FAMILIES.items()}  # the null members
 AROUND = 4.0  # a range spans default / AROUND to default x AROUND
 REASON = "a quarter of the default to four times it, within the parameter's range"
+BOUNDS = ("costs_time",)  # parameters that make a member a bound
 STREAM = StreamFacts(fps=2.0, duration_s=60.0)  # the shortest of those that members are tuned on
 STREETS, SIGNS, APPS = "ams", "tent", "nestdnn"  # spaces with files, whose experiments the others share
 
@@ -169,7 +170,7 @@ def space_of(member: Member, system: int = 0) -> dict[str, dict[str, Any]]:
     for name, one in parameters_of(cls).items():
         default = given.get(name, one.default)
         domain = _domain(one, default)
-        if domain is None:
+        if domain is None or name in BOUNDS:
             continue
         if "values" in domain:  # without choices that need another setting
             domain["values"] = [each for each in domain["values"] if not parameter_faults(cls, {**given, name: each})]

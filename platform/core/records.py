@@ -262,10 +262,19 @@ class TrialScores:
 
 
 @dataclass(frozen=True)
+class SampleDescription:
+    """A learner has scored its network on its newest samples, and described them."""
+
+    accuracy: float | None  # None: it has no labels
+    signature: tuple[float, ...]  # mean feature under the network as built
+    passes: Passes
+
+
+@dataclass(frozen=True)
 class RecallResult:
     """A learner has compared its network with stored ones on its newest samples."""
 
-    accuracy: float | None  # of the network that it continues; None: it has no labels
+    accuracy: float  # of the network that it continues
     resumed_network: int | None  # number of the stored network that it continues; None: the current one
     passes: Passes
 

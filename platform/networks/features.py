@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
 from driftlab.errors import RunError
-from driftlab.platform.networks.predict import evaluating
+from driftlab.platform.networks.predict import evaluating, to_input
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +65,13 @@ def features(
         raise RunError(f"This {type(model).__name__} has no linear or convolutional layer, therefore no head.")
     name, module, head_input = taken[0]
     return FeaturePass(outputs, _pooled(module, head_input), name, tuple(layers))
+
+
+def mean_feature(model: nn.Module, images: npt.NDArray[np.uint8], device: str) -> tuple[float, ...]:
+    """Return the mean feature of some images."""
+    with evaluating(model), torch.inference_mode():
+        found = features(model, to_input(images).to(device)).features
+    return tuple(found.mean(dim=0).double().tolist())
 
 
 def head_of(model: nn.Module, inputs: torch.Tensor) -> str:

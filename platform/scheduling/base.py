@@ -76,6 +76,8 @@ class Demand:
     observed: float | None = None  # accuracy of its newest predictions, a fraction; None: not observed
     observed_by: ObservedBy | None = None
     observed_s: float | None = None  # time of the oldest of these predictions
+    changed_s: float | None = None  # start of its domain, where a boundary was detected
+    video: bool = False  # whether a frame mostly shows the scene of the one before it
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class SchedulerInput:
     state: Any = None  # of the last allocation on this device
     reason: Reason = "window"  # why the scheduler is called
     load: tuple[LoadReading, ...] = ()  # readings so far, in order of time
+    left_s: float | None = None  # until the end of the session, where it is known
 
     def __post_init__(self) -> None:
         """Refuse a window in which no member can plan."""
@@ -165,6 +168,11 @@ class Scheduling(ABC):
     def recall_drop(self) -> float | None:
         """Return the drop of accuracy from which a learner resumes a better stored network; None stores none."""
         return None
+
+    @property
+    def detects_boundaries(self) -> bool:
+        """Return whether boundaries of domains are detected, at which the network as built returns."""
+        return False
 
     @property
     def schedules_server(self) -> bool:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from driftlab.platform.core.records import TaskCost
 from driftlab.platform.scheduling.base import Demand, SchedulerInput, TrainingConfig, TrainingOffer
 
+Skipped = Literal["wrong", "stale"]
 DEFAULT_ACCURACY = 0.5  # of an application without any estimate
 DEFAULT_FULL_SHARE = 0.25  # share at which every frame is predicted, if the network's latency is unknown
 
@@ -43,6 +44,7 @@ class LearningApp:
     candidates: tuple[Candidate, ...] = ()  # those with an estimate; all if none has one
     state: Literal["idle", "offered", "running"] = "offered"  # idle: inference only; running: a single candidate
     note: str = ""
+    skipped: Skipped = "stale"  # whether a skipped frame is wrong, or scored with the last prediction
 
     @property
     def learns(self) -> bool:
@@ -57,7 +59,8 @@ class LearningApp:
 def read_apps(window: SchedulerInput) -> list[LearningApp]:
     """Return the applications of a window, in the order of names."""
     order = sorted(range(len(window.demands)), key=lambda i: window.demands[i].app)
-    return [_read(i, window.demands[i], window.memory_bytes) for i in order]
+    apps = [_read(i, window.demands[i], window.memory_bytes) for i in order]
+    return [replace(app, skipped="stale" if window.demands[app.index].video else "wrong") for app in apps]
 
 
 def known(accuracy: float | None) -> float | None:

@@ -122,6 +122,8 @@ class AppHistory:
     ended_s: float | None = None  # first call after the end of that phase
     errors: tuple[float, ...] = ()  # of accuracies that the application offered
     usual_s: float | None = None  # cost of its newest phase
+    changed_s: float | None = None  # newest boundary of domains
+    boundaries: int = 0  # detected so far
     networks: Mapping[int | None, GainModel] = field(default_factory=dict)  # by variant
     tried: Mapping[str, TrialResult] = field(default_factory=dict)  # newest trial by the name of the configuration
 
@@ -148,7 +150,20 @@ class AppEstimate:
 
 
 def review(demand: Demand, history: AppHistory, now_s: float) -> AppHistory:
-    """Compare the expectation of the newest phase with the first accuracy that was observed after it."""
+    """Compare the expectation of the newest phase with the first accuracy that was observed after it.
+
+    After a boundary of domains nothing is expected of that phase any more.
+    """
+    if demand.changed_s != history.changed_s:
+        history = replace(
+            history,
+            expected=None,
+            begun=False,
+            ended_s=None,
+            tried={},
+            changed_s=demand.changed_s,
+            boundaries=history.boundaries + 1,
+        )
     learning, expected = demand.learning, history.expected
     offered = learning is not None and learning.state == "offered"
     if learning is not None and not offered and learning.config is not None:
@@ -173,11 +188,16 @@ def _observed_since(demand: Demand, since_s: float) -> float | None:
     return known(demand.observed) if demand.observed_s is not None and demand.observed_s >= since_s else None
 
 
-def estimate(window: SchedulerInput, app: LearningApp, history: AppHistory) -> tuple[AppEstimate, AppHistory]:
-    """Fill in the accuracies of an application, and add the results of its trials to its history."""
+def estimate(
+    window: SchedulerInput, app: LearningApp, history: AppHistory, *, drifts: bool = True
+) -> tuple[AppEstimate, AppHistory]:
+    """Fill in the accuracies of an application, and add the results of its trials to its history.
+
+    Where boundaries of domains are detected, accuracies do not drift between them.
+    """
     demand = window.demands[app.index]
     configs = () if demand.learning is None else demand.learning.configs
-    waited_s = window.start_s - (demand.observed_s or 0.0)
+    waited_s = window.start_s - (demand.observed_s or 0.0) if drifts else 0.0
     rows: list[tuple[Candidate, float, ExpectedGain | None]] = []
     for one in app.candidates:
         if one.config is None:

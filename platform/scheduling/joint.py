@@ -7,6 +7,7 @@ computes a new plan, so that only the first phase of a plan is ever carried out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated
@@ -16,13 +17,14 @@ from annotated_types import Ge
 
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.scheduling.base import Allocation, SchedulerInput, Scheduling, TrainingOffer
-from driftlab.platform.scheduling.candidates import Candidate, LearningApp, known, read_apps
+from driftlab.platform.scheduling.candidates import Candidate, LearningApp, Skipped, known, read_apps
 from driftlab.platform.scheduling.gain_model import AppEstimate, AppHistory, estimate, review, trial_value
-from driftlab.platform.scheduling.inference_shares import Skipped, split_inference_share
+from driftlab.platform.scheduling.inference_shares import split_inference_share
 from driftlab.platform.scheduling.plans import HorizonS, PatienceS, SharePlan, previous_state, to_grants
 from driftlab.platform.scheduling.sequencing import MIN_DURATION_S, PlannedSteps, plan_steps
 
 ENDLESS_S = 1e9  # horizon within which every gain is worth its time
+PRIOR_DOMAIN_S = 120.0  # mean length of a domain before any boundary was seen
 RECALL_DROP = 0.1  # drop of accuracy from which a learner compares its stored networks
 
 
@@ -40,12 +42,23 @@ class Joint(Scheduling):
 
     joule_price: Annotated[float, Ge(0), Means("accuracy × seconds that one joule of training must gain")] = 0.0
     skipped_frames: Annotated[
-        Skipped, Means("score of skipped frames: wrong, or that of the last prediction as in Ekya's table (stale)")
-    ] = "wrong"
+        Skipped | None,
+        Means(
+            "score of skipped frames: wrong, or that of the last prediction as in Ekya's table (stale); none: stale "
+            "where frames are of a video"
+        ),
+    ] = None
     horizon_s: HorizonS = None
+    boundaries: Annotated[
+        bool,
+        Means(
+            "whether boundaries of domains are detected: the network as built then returns, and gains count until the "
+            "next expected boundary"
+        ),
+    ] = False
     patience_s: PatienceS = 600.0
 
-    version = 2
+    version = 3
     uses_observed_accuracy = True
 
     @property
@@ -57,6 +70,10 @@ class Joint(Scheduling):
         return RECALL_DROP
 
     @property
+    def detects_boundaries(self) -> bool:
+        return self.boundaries
+
+    @property
     def schedules_server(self) -> bool:
         return True
 
@@ -65,13 +82,14 @@ class Joint(Scheduling):
         own = previous_state(window).own
         state = own if isinstance(own, JointState) else JointState()
         longest_s = max(state.longest_s, window.window_s)
-        horizon_s = self.horizon_s or longest_s
         estimates, histories = [], {}
         for app in read_apps(window):
+            app = replace(app, skipped=self.skipped_frames or app.skipped)
             demand = window.demands[app.index]
             history = review(demand, state.histories.get(app.app, AppHistory()), window.start_s)
-            estimated, histories[app.app] = estimate(window, app, history)
+            estimated, histories[app.app] = estimate(window, app, history, drifts=not self.boundaries)
             estimates.append(estimated)
+        horizon_s = self.horizon_s or (expected_s(window, histories) if self.boundaries else longest_s)
         apps = [one.app for one in estimates]
         trials = dict(self._trials(window, apps, estimates, horizon_s))
         steps = self._plan_started(window, apps, horizon_s)
@@ -80,7 +98,7 @@ class Joint(Scheduling):
         training = np.zeros(len(apps))
         if steps.first is not None:
             training[steps.first] = steps.share
-        inference = split_inference_share(apps, 1 - float(training.sum()), self.skipped_frames)
+        inference = split_inference_share(apps, 1 - float(training.sum()))
         pairs = zip(estimates, steps.chosen, strict=True)
         after = {one.app.app: _with_expected(histories[one.app.app], one, k) for one, k in pairs}
         plan = SharePlan(training, inference, steps.chosen)
@@ -97,18 +115,18 @@ class Joint(Scheduling):
         """
         begun = [_has_begun(window.demands[app.index].learning) for app in apps]
         first = [app if started else replace(app, candidates=()) for app, started in zip(apps, begun, strict=True)]
-        steps = plan_steps(first, horizon_s, self.joule_price, self.skipped_frames)
+        steps = plan_steps(first, horizon_s, self.joule_price)
         if steps.first is not None:
             return steps
         best = max((app for app in apps if app.state == "running" and app.learns), key=_speed, default=None)
         rest = [app if app is best else replace(app, candidates=()) for app in apps]
-        return plan_steps(rest, ENDLESS_S, skipped=self.skipped_frames)
+        return plan_steps(rest, horizon_s if self.boundaries else ENDLESS_S, self.joule_price)
 
     def _plan_trial(self, apps: Sequence[LearningApp], index: int, steps: PlannedSteps) -> PlannedSteps:
         """Plan the share of a trial in advance: the scheduler is not called when the trial starts."""
         one = Candidate(None, 1.0, 0.0, 1.0)
         single = [replace(app, candidates=(one,) if app.index == index else ()) for app in apps]
-        trial = plan_steps(single, ENDLESS_S, skipped=self.skipped_frames)
+        trial = plan_steps(single, ENDLESS_S)
         return replace(steps, first=trial.first, share=trial.share)
 
     def _trials(
@@ -133,6 +151,17 @@ class Joint(Scheduling):
             elif best.config is not None and value > best.seconds * coming:
                 trials.append((app.index, (best.config,)))
         return trials
+
+
+def expected_s(window: SchedulerInput, histories: Mapping[str, AppHistory]) -> float:
+    """Return the expected time until the end of the session or the next boundary, whichever is earlier.
+
+    Boundaries come at random, at the rate of the detected ones and of one more in `PRIOR_DOMAIN_S`.
+    """
+    seen = sum(history.boundaries for history in histories.values()) / max(1, len(histories))
+    mean_s = (PRIOR_DOMAIN_S + window.start_s) / (1 + seen)
+    left_s = math.inf if window.left_s is None else window.left_s
+    return mean_s * -math.expm1(-left_s / mean_s)
 
 
 def _speed(app: LearningApp) -> float:

@@ -12,13 +12,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from driftlab.platform.scheduling.candidates import LearningApp
-from driftlab.platform.scheduling.inference_shares import Skipped, lost_accuracy
+from driftlab.platform.scheduling.inference_shares import final_factors, lost_accuracy
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -26,6 +26,7 @@ MAX_COMBINATIONS = 1_000  # of configurations that are all evaluated
 MAX_ORDERED = 5  # trainings of which all orders are tried
 HURRIES = (0.0, 0.1, 0.5, 2.0, 8.0)  # extra cost of a phase to end in time, accuracy per second
 POINTS = 200  # of the table over the gains to come
+MAX_DIVISIONS = 4  # of an overloaded processor for which plans are compared
 SLACK = 1 + 1e-9  # rounding of the time limit
 ROUNDING = 1e-9  # a smaller gain is rounding
 MIN_DURATION_S = 1e-12
@@ -70,16 +71,52 @@ class BestSequence:
     pace: LearningPace
 
 
-def plan_steps(
-    apps: Sequence[LearningApp], window_s: float, joule_price: float = 0.0, skipped: Skipped = "stale"
+def plan_steps(apps: Sequence[LearningApp], window_s: float, joule_price: float = 0.0) -> PlannedSteps:
+    """Return the first phase of the sequence with the highest accuracy over the window.
+
+    An overloaded processor predicts only a part of the frames even after all trainings, so each gain counts in that
+    part. The part depends on the accuracies that are reached: plans for several divisions are compared.
+    """
+    idle, lost = final_factors(apps), lost_accuracy(apps)
+    if (idle == 1).all():
+        return _plan(apps, idle, lost, window_s, joule_price)
+    plans, divisions = [], [np.ones(len(apps)), idle]
+    for factors in divisions:  # grows by those that the plans lead to
+        steps = _plan(apps, factors, lost, window_s, joule_price)
+        reached = _after(apps, steps.chosen)
+        final = final_factors(reached)
+        plans.append(replace(steps, score=steps.score + window_s * _uncounted(apps, reached, idle, factors, final)))
+        if len(divisions) < MAX_DIVISIONS and not any(np.array_equal(final, one) for one in divisions):
+            divisions.append(final)
+    return max(plans, key=lambda steps: steps.score)
+
+
+def _uncounted(
+    apps: Sequence[LearningApp], reached: Sequence[LearningApp], idle: Floats, factors: Floats, final: Floats
+) -> float:
+    """Return the final accuracy that a plan did not count, because its factors were not the final ones."""
+    now, then = np.array([app.now for app in apps]), np.array([app.now for app in reached])
+    return float(final @ then - idle @ now - factors @ (then - now))
+
+
+def _after(apps: Sequence[LearningApp], chosen: Sequence[int | None]) -> list[LearningApp]:
+    """Return the applications with the accuracies that the chosen trainings reach."""
+    reached = []
+    for app, which in zip(apps, chosen, strict=True):
+        then = None if which is None else app.candidates[which].accuracy_after
+        reached.append(app if then is None else replace(app, now=then))
+    return reached
+
+
+def _plan(
+    apps: Sequence[LearningApp], factors: Floats, lost: Floats, window_s: float, joule_price: float
 ) -> PlannedSteps:
-    """Return the first phase of the sequence with the highest accuracy over the window."""
-    offers = _tabulate(apps, joule_price)
+    """Return the first phase of the best sequence where each gain counts in a part of the frames."""
+    offers = _tabulate(apps, factors, joule_price)
     none = offers.gain.shape[1] - 1
     max_gain = float(np.maximum(offers.gain + offers.drop, 0).max(axis=1).sum()) if len(apps) else 0.0
     if max_gain <= 0:
         return PlannedSteps(None, 0.0, (None,) * len(apps))
-    lost = lost_accuracy(apps, skipped)
     paces = [_tabulate_pace(lost, 2 * max_gain, hurry) for hurry in HURRIES]
     best = _best_order(offers, paces, window_s, _search_configs(offers, paces, window_s))
     order = [int(i) for i in best.order if best.vector[i] < none]
@@ -91,7 +128,7 @@ def plan_steps(
     return PlannedSteps(order[0], float(np.interp(coming, best.pace.gains, best.pace.share)), chosen, best.score)
 
 
-def _tabulate(apps: Sequence[LearningApp], joule_price: float) -> Offers:
+def _tabulate(apps: Sequence[LearningApp], factors: Floats, joule_price: float) -> Offers:
     columns = max((len(app.candidates) for app in apps), default=0) + 1
     gain, drop, fee = (np.zeros((len(apps), columns)) for _ in range(3))
     seconds = np.full((len(apps), columns), np.inf)
@@ -99,8 +136,8 @@ def _tabulate(apps: Sequence[LearningApp], joule_price: float) -> Offers:
     for i, app in enumerate(apps):
         for k, one in enumerate(app.candidates):
             if one.accuracy_after is not None:
-                seconds[i, k], gain[i, k] = one.seconds, one.accuracy_after - app.now
-                drop[i, k], fee[i, k] = app.now - one.accuracy_before, joule_price * one.joules
+                seconds[i, k], gain[i, k] = one.seconds, factors[i] * (one.accuracy_after - app.now)
+                drop[i, k], fee[i, k] = factors[i] * (app.now - one.accuracy_before), joule_price * one.joules
     return Offers(gain, drop, seconds, fee)
 
 

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+SOURCE = 0  # number of the network as built; stored networks have numbers from 1 on
+MAX_SCORED_SAMPLES = 32  # samples on which a stored network is scored
 MARGIN = 0.01  # accuracy by which a stored network must exceed the current one
 RIDGE = 1e-3  # regularisation of the classifier's weights
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from driftlab.datasets.catalogue import find_workload
 from driftlab.platform.core.records import ModelCost, Rows, Variant
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.scheduling.base import ObservedBy
+from driftlab.platform.sim.experts import ExpertStore
 from driftlab.platform.sim.ledger import Account
 from driftlab.platform.sim.messages import Direction, Message
 from driftlab.platform.sim.session import Job, Kind, NodeId
@@ -80,6 +82,7 @@ class AppSim:
         self.name = device.spec.name_of(spec)  # of its nodes
         self.networks = self.runner.setup.apps[spec.name]
         self.facts = StreamFacts(spec.stream.fps, spec.stream.duration_s)
+        self.video = find_workload(spec.stream.workload).video
         seed = self.runner.cell.seed
         faults = {direction: rng_for(seed, "damage", self.name, direction) for direction in get_args(Direction)}
         self.links = Links(up, down, device.radio, faults, damage_prob)
@@ -94,6 +97,11 @@ class AppSim:
     def size(self) -> tuple[int, int]:
         """Return height and width of the student's input."""
         return self.spec.stream.height, self.spec.stream.width
+
+    @property
+    def experts(self) -> ExpertStore:
+        """Return the stored networks that it shares with the applications whose networks are built equally."""
+        return self.device.experts[self.networks.student.name, self.networks.student.digest, self.choice.trains]
 
     @property
     def pixels(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Reason, SchedulerInput, check_allocation
 from driftlab.platform.sim.app import AppSim
+from driftlab.platform.sim.experts import ExpertStore
 from driftlab.platform.sim.interleaving import interleaved
 from driftlab.platform.sim.load_sensor import LoadSensor
 from driftlab.platform.sim.offers import OfferQueue
@@ -75,6 +77,7 @@ class DeviceSim:
         self.coder = simpy.Resource(runner.clock)  # codes frames and labels, and patches weights: one at a time
         self.sensor = LoadSensor(spec.load, spec.hardware.memory_bytes)
         self.offers = OfferQueue(self)
+        self.experts: dict[tuple[Any, ...], ExpertStore] = defaultdict(ExpertStore)  # by the network as built
         self.stream = StreamRunner(self)
         self.on_shares: Callable[[], None] = self.stream.apply_shares  # called whenever shares change
         self.present: tuple[AppGoals, ...] = ()  # the applications that the scheduler serves
@@ -220,6 +223,7 @@ class DeviceSim:
             self.state,
             reason,  # type: ignore[arg-type]
             self.sensor.readings,
+            self.spec.duration_s - now_s,
         )
         started_s = time.thread_time()  # of this thread only: other cells run in parallel
         allocation = self.runner.scheduling.allocate(window)
@@ -243,6 +247,7 @@ class DeviceSim:
             learning = None  # it has nothing to compute until the other offers are there
         if learning is not None and learning.state == "running" and work is not None:
             learning = replace(learning, left=self.processor.remaining_cost(work))
+        accuracy, by, since_s = (None, None, None) if app.observed is None else astuple(app.observed)
         return Demand(
             goals.name,
             goals.fps,
@@ -254,7 +259,11 @@ class DeviceSim:
             self.runner.scaling.nested,
             learning,
             goals.energy_goal_j,
-            *((None, None, None) if app.observed is None else astuple(app.observed)),
+            accuracy,
+            by,
+            since_s,
+            app.learner.domain_began_s,
+            app.video,
         )
 
     def _schedule_next_call(self, after_s: float | None, now_s: float) -> None:

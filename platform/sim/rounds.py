@@ -10,6 +10,7 @@ itself.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 VERSION = 3  # raise it when rounds over several networks change their steps or costs: their cells are computed again
 NO_LABEL = "no sample within the horizon has a label that counts"
 NO_STEPS = Phase(iterations=0)
+OTHER_DOMAIN = "a boundary of domains was detected meanwhile"
 DECLINED = "the scheduler chose no training configuration"
 
 
@@ -119,6 +121,7 @@ class WeightRound(Round):
     It is a row of the updates table; one without uploads only sends weights.
     """
 
+    began_s: float = math.inf
     label_start_s: float | None = None
     label_end_s: float | None = None
     train_start_s: float | None = None
@@ -136,8 +139,14 @@ class WeightRound(Round):
     def cost(self) -> TaskCost:
         return add_costs(self.costs)
 
+    @property
+    def outdated(self) -> bool:
+        """Return whether another domain was detected at its beginning or since."""
+        return self.began_s <= self.app.learner.detected_s
+
     def steps(self) -> Steps:
         app, open_rounds = self.app, self.app.runner.open_rounds
+        self.began_s = self.now_s
         open_rounds[app.name] = self
         plan = yield from self._label_and_store()
         training = yield from self._train(plan)
@@ -180,15 +189,19 @@ class WeightRound(Round):
 
     def _train(self, plan: DownlinkPlan) -> Steps:
         """Train as planned; where only the phase itself determines its passes, it is called before its time."""
-        if plan.phase is None or lacks_labels(self.stored, plan):
-            self.idle = "stored" if plan.phase is None else NO_LABEL
-            return None
         app, runner = self.app, self.app.runner
+        if self.outdated or plan.phase is None or lacks_labels(self.stored, plan):
+            self.idle = OTHER_DOMAIN if self.outdated else "stored" if plan.phase is None else NO_LABEL
+            return None
+        plan = replace(plan, oldest_s=max(plan.oldest_s, app.learner.domain_began_s or 0.0))
         plan, running = replace(plan, state=None), None
         frames: int = yield from self.facts_of(self.call("drop_samples_before", plan.oldest_s))
         offer = TrainingChoice(self, plan, frames) if app.learner.local else None
         if offer is not None:
             chosen: ChosenConfig | None = yield from offer.choose()
+            if self.outdated:
+                self.idle = OTHER_DOMAIN
+                return None
             if chosen is None and self.stored_network is None:
                 offer.estimates.write(None)
                 self.idle = DECLINED
@@ -212,12 +225,16 @@ class WeightRound(Round):
             work = counted.passes
         cost = app.learner.site.training_cost(app.cost_of(plan.phase.variant), work)
         yield from self.do("training", cost, running and replace(running, left=cost))
+        if self.outdated:  # the learner has dropped the trained weights
+            self.idle = OTHER_DOMAIN
+            return None
         reply: Reply = yield from self.reply_to(training)
         trained: Trained = reply.facts
         app.take_rows(reply.rows)
         self.trained, self.train_end_s, self.idle = trained, self.now_s, trained.skipped
+        app.learner.trained = True
         if offer is not None and offer.recalls and trained.iterations:
-            yield from self.facts_of(self.call("store_expert"))
+            offer.store_expert()
         if watched and offer is not None:
             later = offer.estimates.later_frames(self.uploads[-1].sampling.times_s)
             check: PhaseCheck = yield from self.facts_of(self.call("check", later))

@@ -130,6 +130,8 @@ class Runner:
             for app in device.apps.values() if self.setup.run_networks else ():
                 self.place_app(app)
                 self.clock.process(app.learner.sample())
+                if self.scheduling.detects_boundaries and app.learner.local:
+                    self.clock.process(app.learner.follow_domains())
             self.clock.process(device.stream.run())
             self.clock.process(device.stream.follow_presence())
             if device.spec.load is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,12 +12,13 @@ import simpy
 from driftlab.platform.core.records import Received, StreamStatistics, Uploaded
 from driftlab.platform.scheduling.base import TrainingOffer
 from driftlab.platform.sim.messages import Delivery, Message, UpdateDelivery, Upload
+from driftlab.platform.sim.nodes.boundaries import STATISTIC_MACS
 from driftlab.platform.sim.offers import Offer
 from driftlab.platform.sim.rounds import Await, LabelRound, Round, RoundGain, Step, Steps, WeightRound
 from driftlab.platform.sim.rows import sample_columns, update_row
 from driftlab.platform.sim.session import Job, NodeId
 from driftlab.platform.sim.setting import TrainingSite
-from driftlab.platform.streaming.base import RESYNC_BYTES, Sampling, Seen, check_sampling
+from driftlab.platform.streaming.base import RESYNC_BYTES, Sampling, Seen, check_sampling, choose_times
 from driftlab.platform.streaming.wire.samples import coding_macs
 from driftlab.platform.world.clock import Process
 from driftlab.platform.world.cost import auxiliary_cost
@@ -25,6 +27,7 @@ from driftlab.platform.world.processor import Processor, ProcessorTask
 if TYPE_CHECKING:
     from driftlab.platform.sim.app import AppSim
 
+FOLLOWED_S, FOLLOWED_FPS = 2.0, 4.0  # time between two tests for a boundary of domains, and their frames
 RETRY_S = 1.0  # delay between two requests of a device without weights
 
 
@@ -49,7 +52,10 @@ class LearnerSim:
         self.offer: TrainingOffer | None = None  # training that it offers or runs on the device
         self.config: int | None = 0  # the configuration that the scheduler chose; None: none
         self.trials: tuple[int, ...] = ()  # configurations of which the scheduler requires a trial first
+        self.trained = False  # whether any phase has ended
         self.last_gain: RoundGain | None = None  # by its newest round, on a server that a scheduling member shares
+        self.domain_began_s: float | None = None  # first frame of its domain, where a boundary was detected
+        self.detected_s = -math.inf  # time of that detection
         self.purpose = ""  # of the newest step on the device
 
     @property
@@ -167,6 +173,42 @@ class LearnerSim:
             truth = self.session.call(self.app.node("device"), "sample_with_truth", sampling.times_s)
         return Upload(sent, sampling, frames, truth, message.arrive_s if sampling.stamp == "receipt" else None)
 
+    # Boundaries of domains --------------------------------------------------------------------------------------------
+
+    def follow_domains(self) -> Process:
+        """Test the newest frames for a boundary of domains; after one, return to the network as built."""
+        app, hardware, start_s = self.app, self.app.device.spec.hardware, 0.0
+        while self.clock.now + FOLLOWED_S < app.facts.duration_s:
+            yield self.clock.timeout(FOLLOWED_S)
+            times_s = choose_times(start_s, self.clock.now, fps=app.facts.fps, rate_fps=FOLLOWED_FPS)
+            start_s = self.clock.now
+            if not times_s or not app.present(self.clock.now):
+                continue
+            testing = self.session.call(app.node("device"), "detect_boundary", times_s)
+            macs = STATISTIC_MACS * app.pixels * len(times_s)
+            self.app.account.spend("training", auxiliary_cost(hardware, macs=macs).joules)
+            yield from self.runner.ready(testing)
+            if self.session.result(testing).facts:
+                yield from self._enter_domain(times_s[0])
+
+    def _enter_domain(self, began_s: float) -> Process:
+        """Drop samples and work of the domain before, and return to the network as built."""
+        device, name = self.app.device, self.app.spec.name
+        self.domain_began_s, self.detected_s, self.app.observed = began_s, self.clock.now, None
+        self.waiting = [upload for upload in self.waiting if upload.sent.newest_s >= began_s]
+        work = device.processor.tasks.get(f"{name}/training")
+        if work is not None and self.purpose:
+            self.app.account.spend(self.purpose, -device.processor.cancel_job(work).joules)
+        delivery = None
+        if self.placed:
+            packing = self.session.call(self.app.node("learner"), "leave_domain", began_s)
+            yield from self.runner.ready(packing)
+            if self.session.result(packing).facts is not None:
+                delivery = self.delivery_of_all(packing)
+        device.processor.share_out("offer")
+        if delivery is not None:
+            yield from self.reply(delivery)
+
     # A round ----------------------------------------------------------------------------------------------------------
 
     def round(self, uploads: Sequence[Upload], now_s: float) -> Round:
@@ -186,6 +228,10 @@ class LearnerSim:
         with processor.entered(f"{name}/training" if self.local else self.app.name) as work:
             yield work.granted
             uploads, self.waiting = self.waiting, []
+            if not uploads:  # a boundary of domains was detected meanwhile
+                self.offer = None
+                device.offers.preparing.discard(name)
+                return []
             done = yield from self._drive(self.round(uploads, self.clock.now).steps(), processor, work)
             self.offer = None
             device.offers.preparing.discard(name)
@@ -207,9 +253,8 @@ class LearnerSim:
                     if self.local:
                         self.offer = step.offer or TrainingOffer("running", left=step.cost)
                         self._spend(step)
-                    yield from processor.run_job(
-                        work, replace(step.cost, seconds={}) if self.runner.free else step.cost
-                    )
+                    free = self.runner.free or not self.streaming.costs_time
+                    yield from processor.run_job(work, replace(step.cost, seconds={}) if free else step.cost)
                 step = steps.send(self.clock.now)
         except StopIteration as end:
             deliveries: Sequence[Delivery] = end.value

@@ -118,6 +118,7 @@ class Streaming(ABC):
     version: ClassVar[int] = 1  # raise it when results change: cached networks and cells are then recomputed
     feeds_learner: ClassVar[bool]  # whether its samples reach a learner
     needs_labels: ClassVar[bool] = False  # whether its plans use the student's score on teacher labels
+    costs_time: bool = True  # whether labelling and training take time of the learner's processor
     free: ClassVar[bool] = False  # a bound: zero-delay links and servers, and plans may sample later frames
     training_runs: Literal["exclusive", "concurrent"] = (
         "concurrent"  # on the device: training pauses inference, or runs concurrently

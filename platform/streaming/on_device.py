@@ -46,6 +46,7 @@ class OnDevice(Streaming):
     training_runs: Annotated[
         Literal["exclusive", "concurrent"], Means("whether a phase pauses inference or shares the processor with it")
     ] = "concurrent"
+    costs_time: Annotated[bool, Means("whether labelling and training take time; false is a bound")] = True
 
     feeds_learner = True
 

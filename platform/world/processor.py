@@ -193,6 +193,16 @@ class Processor:
         finally:
             task.process, task.left_s, task.cost = None, 0.0, TaskCost()
 
+    def cancel_job(self, task: ProcessorTask) -> TaskCost:
+        """End the current job of a task at once; return its remaining cost."""
+        left = self.remaining_cost(task)
+        if task.process is not None:
+            task.left_s, task.since_s = 0.0, self.clock.now
+            if not task.woken:
+                task.woken = True
+                task.process.interrupt(task)
+        return left
+
     def remaining_cost(self, task: ProcessorTask) -> TaskCost:
         """Return the remaining cost of the current job of a task."""
         left_s = max(0.0, task.left_s - (self.clock.now - task.since_s) * task.progress_rate)

@@ -19,6 +19,7 @@ from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import Reply
 from driftlab.platform.core.registry import Member, import_class
+from driftlab.platform.networks import state
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import state_of
@@ -129,6 +130,7 @@ def device_scripts() -> list[Script]:
         ("sample", (Sampling((1.25,), 1.5),)),
         ("capture", (1.5, 3.0)),
         ("sample_with_truth", ((0.25, 1.0),)),
+        ("detect_boundary", ((1.0, 1.25, 1.5),)),
     )
     return [Script("device", (STREAM,), steps)]
 
@@ -162,7 +164,8 @@ def learner_script(sent: bytes) -> Script:
             stored(2),
             ("run_trials", (DownlinkPlan(None, Phase(3)), (Phase(1), Phase(2)))),
             ("estimate", (Phase(1),)),
-            ("recall_expert", (None, -1.0)),
+            ("describe_samples", ()),
+            ("recall_expert", (0.1, 0.01, (1,), state.read(build("half", CLASSES, seed=2)))),
             ("store_expert", ()),
             ("drop_samples_before", (0.5,)),
             ("train", (DownlinkPlan(None, Phase(3), oldest_s=1.0), True)),
@@ -172,6 +175,7 @@ def learner_script(sent: bytes) -> Script:
             ("train", (DownlinkPlan(None, Phase(2)),)),
             ("train", (DownlinkPlan(None, Phase(2), oldest_s=99.0),)),
             ("resend", ()),
+            ("leave_domain", (1.0,)),
             ("finish", ()),
         ),
     )

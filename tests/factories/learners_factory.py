@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from driftlab.platform.core.records import TaskCost, Variant
 from driftlab.platform.scheduling.base import Demand, SchedulerInput, Scheduling, TrainingConfig, TrainingOffer
@@ -15,6 +16,7 @@ from driftlab.platform.scheduling.inference_shares import split_inference_share
 from driftlab.platform.scheduling.sequencing import plan_steps
 from driftlab.platform.world.processor import accelerator_share
 
+Floats = npt.NDArray[np.float64]
 NETWORK = Variant("net", 0.6, 10**6, 0.025)  # a share of 0.25 at ten frames per second
 FPS = 10.0
 
@@ -85,13 +87,26 @@ def drawn(seed: int) -> SchedulerInput:
     return window(*demands, window_s=float(rng.uniform(20, 400)))
 
 
+def factors(apps: Sequence[LearningApp], shares: Floats) -> Floats:
+    """Return the factors on accuracies at some shares: skipped frames are wrong, or count by Ekya's table."""
+    full, wrong = np.array([app.full_share for app in apps]), np.array([app.skipped == "wrong" for app in apps])
+    predicted: Floats = 1 / np.ceil(full / np.maximum(shares, 1e-9) - 1e-9)
+    return np.where(wrong, predicted, AccuracyFactor(full)(shares))
+
+
+def overloaded(seed: int) -> list[LearningApp]:
+    """Draw two applications of pictures that mostly exceed the processor even without training."""
+    rng = np.random.default_rng(seed)
+    return [replace(one, full_share=float(rng.uniform(0.4, 1)), skipped="wrong") for one in apps(seed, 2, configs=2)]
+
+
 def played(apps: Sequence[LearningApp], window_s: float) -> float:
     """Return the mean accuracy of `joint`, which plans again after each phase."""
     now_s, total = 0.0, 0.0
     while now_s < window_s - 1e-9:
         steps = plan_steps(apps, window_s - now_s)
-        scale = AccuracyFactor(np.array([app.full_share for app in apps]))
-        rate = sum(np.array([app.now for app in apps]) * scale(split_inference_share(apps, 1 - steps.share)))
+        shares = split_inference_share(apps, 1 - steps.share)
+        rate = sum(np.array([app.now for app in apps]) * factors(apps, shares))
         if steps.first is None:
             return (total + rate * (window_s - now_s)) / window_s / len(apps)
         done = apps[steps.first].candidates[steps.chosen[steps.first]]

@@ -14,3 +14,11 @@ def test_one_scheduler_is_compared_with_every_training_baseline_in_every_setting
     assert word("JOINT-5", scored(**good)) == "reproduced"
     assert word("JOINT-5", scored(**good, recl={"dance": 0.8, "running": 0.4})) == "not reproduced"
     assert word("JOINT-5", scored(joint=0.7)) == "not testable here"
+
+
+def test_never_learning_is_a_baseline_of_a_busy_device_and_free_learning_is_not():
+    found = {"joint-boundaries": 0.7, "free-learning": 0.9, "ekya": 0.5, "joint": 0.6}
+    assert word("JOINT-8", scored(**found, no_custom=0.65)) == "reproduced"
+    assert word("JOINT-8", scored(**found, no_custom=0.75)) == "not reproduced"
+    assert word("JOINT-9", scored(**found, no_custom=0.65)) == "reproduced"
+    assert word("JOINT-10", scored(**found, no_custom=0.65)) == "not reproduced"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from driftlab.platform.core.records import Stored, StreamStatistics
 from driftlab.platform.core.registry import Member
 from driftlab.platform.networks import state
 from driftlab.platform.networks.predict import predict
+from driftlab.platform.sim.experts import ExpertStore
 from driftlab.platform.sim.nodes.learner import LearnerNode
 from driftlab.platform.sim.setting import StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts
@@ -129,6 +131,11 @@ class TestStreamStatistics:
         assert node.stream_statistics().facts == StreamStatistics(0, None, None, None)
 
 
+def brighter(frames: Any) -> Any:
+    """Return frames of another domain, whose labels are those of the next class."""
+    return replace(frames, images=255 - frames.images, labels=(frames.labels + 1) % CLASSES)
+
+
 def learner(adaptation: Member = Member("adaptation", "adabn"), **params: Any) -> LearnerNode:
     spec = StudentSpec("half", CLASSES, HEIGHT, WIDTH, adaptation, FIXED, 0)
     return LearnerNode(spec, weights(), **params)
@@ -212,42 +219,74 @@ class TestTrials:
         assert tried.scoring_passes.forward == (4,)
 
 
-class TestRecall:
-    """Stored networks: that of each phase, and the one as built."""
+DISTILL = Member("adaptation", "distill", (("fraction", 1.0), ("learning_rate", 0.01)))
 
-    def trained(self, steps: int = 30) -> tuple[LearnerNode, Any]:
-        seen = stream(4.0)
-        node = learner(Member("adaptation", "distill", (("fraction", 1.0), ("learning_rate", 0.01))))
+
+class TestRecall:
+    """Stored networks: those of phases, which learners share, and the one as built."""
+
+    def store(self, node: LearnerNode, seen: Any, *stores: ExpertStore) -> None:
+        """Train on samples, and store the network under them."""
         node.store(seen, seen.labels)
-        assert node.recall_expert(None, -1.0).facts.resumed_network is None  # nothing was learned yet
-        node.train(DownlinkPlan(None, Phase(steps)))
-        node.store_expert()
-        return node, seen
+        signature = node.describe_samples().facts.signature
+        node.train(DownlinkPlan(None, Phase(30)))
+        for experts in stores:
+            experts.store(signature, node.store_expert().payload)
+        node.drop_samples_before(99.0)
+
+    def recall(self, node: LearnerNode, experts: ExpertStore) -> Any:
+        described = node.describe_samples().facts
+        known = experts.rank(described.signature)
+        return node.recall_expert(described.accuracy, 0.01, tuple(known), *known.values()).facts
 
     @pytest.mark.slow
     def test_a_stored_network_of_the_same_samples_is_taken_and_sent_without_a_step(self):
-        node, seen = self.trained()
-        node.drop_samples_before(99.0)
+        node, experts, seen = learner(DISTILL), ExpertStore(), stream(4.0)
+        self.store(node, seen, experts)
         node.store(seen, np.zeros_like(seen.labels))
         node.train(DownlinkPlan(None, Phase(60)))
         node.drop_samples_before(99.0)
         node.store(seen, seen.labels)
-        found = node.recall_expert(None, -1.0).facts
+        found = self.recall(node, experts)
         assert found.resumed_network == 1
-        assert len(found.passes.forward) == 4  # its own network, the source's features, and two stored ones
+        assert len(found.passes.forward) == 2  # the stored network, and the one as built
         sent = node.train(DownlinkPlan(None, Phase(0)))
         assert (sent.facts.iterations, sent.facts.skipped) == (0, "")
         assert sent.payload
-        assert state.read(node._model).vector.tobytes() == node._experts.stored(1).vector.tobytes()
+        assert state.read(node._model).vector.tobytes() == experts.jobs[1].vector.tobytes()
 
-    def test_without_a_fall_no_stored_network_is_scored(self):
-        node, seen = self.trained()
+    @pytest.mark.slow
+    def test_a_camera_that_enters_the_scene_of_another_one_starts_from_its_expert(self):
+        """Camera A learned the scene 60 s earlier; the zoo of camera B alone has no network for it."""
+        here, there = stream(4.0), brighter(stream(4.0))
+        first, second, experts, own = learner(DISTILL), learner(DISTILL), ExpertStore(), ExpertStore()
+        self.store(first, here, experts)
+        self.store(second, there, experts, own)
+        second.store(here, here.labels)
+        before = second.describe_samples().facts.accuracy
+        assert self.recall(second, own).resumed_network is None
+        found = self.recall(second, experts)
+        assert found.resumed_network == 1
+        assert found.accuracy > before
+        assert state.read(second._model).vector.tobytes() == state.read(first._model).vector.tobytes()
+
+    def test_a_learner_without_a_phase_does_not_score_the_network_as_built_twice(self):
+        node, seen = learner(DISTILL), stream(4.0)
         node.store(seen, seen.labels)
-        now = node.recall_expert(None, -1.0).facts.accuracy
-        assert len(node.recall_expert(now + 0.05, 0.1).facts.passes.forward) == 2
-        assert len(node.recall_expert(now + 0.15, 0.1).facts.passes.forward) == 4
+        assert self.recall(node, ExpertStore()).passes.forward == ()
+
+    def test_at_a_boundary_it_returns_to_the_network_as_built_and_drops_earlier_samples(self):
+        node, seen = learner(DISTILL), stream(4.0)
+        built = state.read(node._model).vector
+        node.store(seen, seen.labels)
+        assert node.leave_domain(0.5).facts is None  # nothing was trained
+        node.train(DownlinkPlan(None, Phase(2)))
+        assert np.abs(state.read(node._model).vector - built).max() > 1e-2
+        assert node.leave_domain(2.0).payload
+        assert state.read(node._model).vector == pytest.approx(built, abs=1e-3)  # numbers on the wire have 16 bits
+        assert node.drop_samples_before(0.0).facts == 4
 
     def test_without_labels_no_network_is_compared(self):
         node = learner()
         node.store(stream(4.0), None)
-        assert node.recall_expert(None, -1.0).facts.accuracy is None
+        assert node.describe_samples().facts.accuracy is None

@@ -8,6 +8,7 @@ import learners_factory as factory
 import numpy as np
 import pytest
 
+from driftlab.datasets.catalogue import find_workload
 from driftlab.platform.core.records import TaskCost
 from driftlab.platform.scheduling.base import TrainingOffer
 from driftlab.platform.scheduling.gain_model import (
@@ -180,3 +181,14 @@ class TestJoint:
         (grant,) = Joint(skipped_frames=skipped).allocate(given).grants
         assert grant.inference_share >= least
         assert (grant.inference_share < 0.25) == (skipped == "stale")
+
+    def test_skipped_frames_count_as_the_stream_of_each_application_determines(self):
+        """Only pictures need a share of 0.25 during a training: the last prediction holds for a video."""
+        pictures = factory.offered("a", 0.5, factory.config(40, 0.6))
+        found = [
+            Joint().allocate(factory.window(replace(pictures, video=video))).grants[0].inference_share
+            for video in (False, True)
+        ]
+        assert found[0] >= 0.25 > found[1]
+        assert not find_workload("domains:set:digits").video
+        assert find_workload("any-street").video

@@ -10,7 +10,7 @@ import pytest
 from loop_factory import COST, FixedMember, rows, run, uploads
 
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.core.records import Passes, RecallResult, TaskCost, TrialScores
+from driftlab.platform.core.records import Passes, RecallResult, SampleDescription, TaskCost, TrialScores
 from driftlab.platform.core.registry import Member
 from driftlab.platform.scheduling.base import Allocation, Grant, SchedulerInput, Scheduling, TrainingConfig
 from driftlab.platform.sim.offers import measured
@@ -27,15 +27,17 @@ class ConfigChooser(Scheduling):
 
     tries: tuple[int, ...] = ()
     config: int | None = 0
+    later: int | None = 0  # from 10 s on
     recall_drop: float | None = None
     uses_estimates = uses_observed_accuracy = True
     asked: list[SchedulerInput] = field(default_factory=list)
 
     def allocate(self, window: SchedulerInput) -> Allocation:
         self.asked.append(window)
-        return Allocation(
-            (Grant(0.6, training_share=0.4, config=self.config, trials=self.tries),) * len(window.demands)
-        )
+        count = len(window.demands)
+        config = self.later if window.start_s >= 10 else self.config
+        grant = Grant(0.6 / count, training_share=0.4 / count, config=config, trials=self.tries)
+        return Allocation((grant,) * count)
 
     @property
     def offers(self) -> list[tuple[float | None, ...]]:
@@ -78,31 +80,42 @@ class TestTrials:
 
 class TestStoredNetworks:
     @staticmethod
-    def recalling(config: int | None) -> ConfigChooser:
-        scheduler = ConfigChooser(config=config)
-        scheduler.recall_drop, scheduler.uses_estimates = 0.1, False
-        return scheduler
+    def ran(
+        config: int | None, later: int | None, resumed: int | None = None, **options: Any
+    ) -> tuple[Any, Any, ConfigChooser]:
+        scheduler = ConfigChooser(config=config, later=later, recall_drop=0.1)
+        scheduler.uses_estimates = False
+        session = factory.on_device(  # the accuracy falls after the first round
+            describe_samples=lambda node: SampleDescription(0.9 if session.now_s < 10 else 0.5, (1.0, 2.0), SCORING),
+            recall_expert=lambda node, *given: RecallResult(0.8, resumed, WORK),
+        )
+        given = {"adaptation": DISTILL, "scheduling": FixedMember(scheduler), **factory.TEACHER, **options}
+        return *run(factory.OnDevice(uploads(5.0, 15.0)), session=session, **given), scheduler
 
-    @pytest.mark.parametrize(("config", "phase", "name"), [(1, Phase(20), "stored network 3; 20 steps"),
-                                                        (None, Phase(0), "stored network 3")])  # fmt: skip
-    def test_a_round_continues_with_a_recalled_expert_and_sends_it_untrained(self, config, phase, name):
-        scheduler, work = self.recalling(config), Passes((20,) * 4)
-        session, loop = ran(scheduler, recall_expert=lambda node, last, fall: RecallResult(0.8, 3, work))
-        assert session.of("recall_expert")[0].args == (None, 0.1)
+    @pytest.mark.parametrize(("later", "phase", "name"), [(1, Phase(20), "stored network 1; 20 steps"),
+                                                        (None, Phase(0), "stored network 1")])  # fmt: skip
+    def test_a_round_continues_with_a_recalled_expert_and_sends_it_untrained(self, later, phase, name):
+        session, loop, scheduler = self.ran(1, later, resumed=1)
+        assert session.of("recall_expert")[0].args[:3] == (0.5, 0.05, (1,))
         assert not session.of("run_trials")
-        assert session.of("train")[0].args[0].phase == phase
-        (update,) = rows(loop, "updates")
+        assert session.of("train")[1].args[0].phase == phase
+        update = rows(loop, "updates")[1]
         assert (update["training_config"], update["reason"]) == (name, None)
-        assert update["isolated_s"] > task_cost(COST, factory.PHONE, work).isolated_s
+        assert update["isolated_s"] > task_cost(COST, factory.PHONE, Passes(WORK.forward)).isolated_s
         assert scheduler.asked[-1].demands[0].observed == 0.8
-        assert len(session.of("store_expert")) == 1
+        assert len(session.of("store_expert")) == 2
 
     def test_a_scheduler_without_a_stored_network_may_decline(self):
-        session, loop = ran(
-            self.recalling(None), recall_expert=lambda node, last, fall: RecallResult(0.8, None, SCORING)
-        )
+        session, loop, _ = self.ran(None, None)
         assert not session.of("train")
         assert rows(loop, "updates")[0]["reason"] == DECLINED
+
+    def test_applications_with_the_same_network_share_the_stored_ones(self):
+        """Each application compares the stored network of the other one."""
+        session, _, _ = self.ran(1, 1, apps=("a", "b"))
+        stored = session.of("store_expert")[0]
+        first = next(note for note in session.of("recall_expert") if note.node != stored.node)
+        assert stored in first.args[3:]
 
 
 def test_the_cost_of_a_short_trial_gives_the_cost_of_the_whole_config():

@@ -58,6 +58,20 @@ def ran(request):
     return *request.param, run_real(*SYSTEMS[request.param])
 
 
+class FreeOnDevice(OnDevice):
+    """Learns on the device in no time."""
+
+    costs_time = False
+
+
+@pytest.mark.parametrize(("streaming", "free"), [(OnDevice, False), (FreeOnDevice, True)])
+def test_labelling_and_training_may_take_no_time_for_a_bound(streaming, free):
+    _, loop = run(streaming(uploads(5.0)), session=on_device(), adaptation=FROM_TEACHER, **TEACHER)
+    (update,) = rows(loop, "updates")
+    assert (update["train_end_s"] == update["label_start_s"] == 5.0) == free
+    assert update["isolated_s"] > 0
+
+
 class TestPlacesAndLabels:
     """A learner at the server or on the device, with a teacher's labels or without labels."""
 

@@ -145,6 +145,15 @@ class TestTasks:
         assert processor.share_schedule("gone", 0, 9) == ((0, 1.0), (3, 0.0))
         assert processor.tasks == {}
 
+    def test_cancelled_job_ends_at_once_and_returns_its_remaining_cost(self):
+        clock, processor, _ = make_processor(a=0.5)
+        ends: dict[str, float] = {}
+        clock.process(job(processor, "a", [seconds(4), seconds(1)], ends))
+        clock.run(until=3)
+        assert processor.cancel_job(processor.tasks["a"]).isolated_s == pytest.approx(2.5)
+        clock.run()
+        assert ends == {"a": 5}
+
     def test_removed_task_never_ends_its_job(self):
         clock, processor, _ = make_processor(a=0.5, b=0.5)
         ends: dict[str, float] = {}

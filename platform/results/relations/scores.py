@@ -83,11 +83,13 @@ def gains_by_street(
     return pair_rows(sides[0], sides[1], note).dropna()
 
 
-def gains_over_baselines(tables: Tables, ours: str, score: str = PAPER_SCORE) -> pd.DataFrame:
-    """List the scores of a system and of each other one that trains, by workload, fleet and seed."""
+def gains_over_baselines(
+    tables: Tables, ours: str, score: str = PAPER_SCORE, excluded: Sequence[str] = ("no_custom",)
+) -> pd.DataFrame:
+    """List the scores of a system and of each other one that is not excluded, by workload, fleet and seed."""
     import pandas as pd
 
-    others = [name for name in completed_cells(tables)["system"].unique() if name not in (ours, "no_custom")]
+    others = [name for name in completed_cells(tables)["system"].unique() if name not in (ours, *excluded)]
     parts = [pairs(tables, ours, name, score).reset_index().assign(other=name) for name in others]
     if not any(map(len, parts)):
         return no_rows(f"needs '{ours}' and baselines, with truth")

@@ -12,6 +12,7 @@ import numpy as np
 from driftlab.datasets.catalogue import open_stream
 from driftlab.datasets.frames import Frames, Stream, frame_times
 from driftlab.platform.core.records import Captured, Reply, Uploaded
+from driftlab.platform.sim.nodes.boundaries import BoundaryDetector, image_statistics
 from driftlab.platform.sim.setting import StreamSpec
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import pack
@@ -36,11 +37,12 @@ class CameraNode:
     def __init__(self, spec: StreamSpec) -> None:
         self._spec = spec
         self._streams: dict[int, Stream] = {}  # by scale: how many times larger than the student's input
+        self._boundaries = BoundaryDetector()
         self._sent: dict[tuple[float, ...], Frames] = {}  # the newest two samples, whose truth an oracle may request
 
     def __getstate__(self) -> Mapping[str, Any]:
         """Drop streams and cached frames: a restored device opens its streams again."""
-        return {"_spec": self._spec, "_streams": {}, "_sent": {}}
+        return {"_spec": self._spec, "_boundaries": self._boundaries, "_streams": {}, "_sent": {}}
 
     def _open(self, scale: int) -> Stream:
         return stream_of(self._spec, scale)
@@ -72,6 +74,12 @@ class CameraNode:
         frames = self._sampled(sampling.times_s)
         kept = replace(frames, labels=None, boxes=None, classes=None)
         return Reply(Uploaded(len(kept), 0, 0, float(kept.times_s[-1]), 0.0), payload=kept)
+
+    def detect_boundary(self, times_s: Sequence[float]) -> Reply:
+        """Return whether the newest frames are of another domain than those before."""
+        statistics = image_statistics(self._stream().at(np.asarray(times_s, dtype=np.float64)).images)
+        ended = [self._boundaries.add(one) for one in statistics]
+        return Reply(any(ended))
 
     def sample_with_truth(self, times_s: Sequence[float]) -> Reply:
         """Return frames with their truth: for oracles only."""

@@ -25,6 +25,7 @@ from driftlab.platform.core.records import (
     RecallResult,
     Reply,
     Rows,
+    SampleDescription,
     Stored,
     Trained,
     TrialScores,
@@ -38,8 +39,8 @@ from driftlab.platform.networks.strided import make_safe
 from driftlab.platform.networks.taps import tap
 from driftlab.platform.networks.tasks.tasks import TaskLabels
 from driftlab.platform.scaling.base import Budget, ChannelMask
-from driftlab.platform.scheduling.zoo import MARGIN, start_from
-from driftlab.platform.sim.nodes import experts, networks
+from driftlab.platform.scheduling.zoo import MAX_SCORED_SAMPLES, SOURCE, start_from
+from driftlab.platform.sim.nodes import networks
 from driftlab.platform.sim.nodes.guarded_training import LIMITED_HERE, adapt_guarded
 from driftlab.platform.sim.nodes.metering import CallMeter
 from driftlab.platform.sim.setting import StudentSpec
@@ -77,7 +78,6 @@ class LearnerNode:
         self._state = self._adaptation.prepare(self._model, pack)
         self._follow_weights()
         self._sends_all = False  # whether the next update must stand alone
-        self._experts: experts.ExpertStore | None = None  # stored networks, from the first recall on
         self._recalled = False  # whether it continues a stored network that the application has not received yet
         self._drafted: ChannelMask | None = None  # that the application has not received yet
         self._follows = True  # whether the application's family has all weights that were trained here
@@ -104,7 +104,6 @@ class LearnerNode:
         self._state = networks.continue_from(self._adaptation, self._model, self._pack_of_source, source, self._state)
         self._follow_weights()
         self._sends_all, self._follows = True, False
-        self._experts = None  # stored networks have another size
         return Reply()
 
     def receive(
@@ -181,34 +180,42 @@ class LearnerNode:
         score, scoring = self._score(self._model, rest)
         return Reply(TrialScores(score, tuple(after), tuple(passes), scoring, tuple(initial_scores), tuple(fixed)))
 
-    def recall_expert(self, last: float | None, fall: float) -> Reply:
-        """Score the network on its newest samples; if its score fell, continue with a better stored one.
+    def describe_samples(self) -> Reply:
+        """Score the network on its newest samples, and return their mean feature under the network as built."""
+        from driftlab.platform.networks.features import mean_feature
 
-        A stored network must be better by half of the `fall` that triggers the recall.
-        """
-        rows = np.flatnonzero(self._held_out(fresh=True, tried=False))[-experts.MAX_SCORED_SAMPLES :]
+        rows = self._newest_rows()
         now, scoring = self._score(self._model, rows)
         if now is None:
-            return Reply(RecallResult(None, None, scoring))
-        if self._experts is None:
-            self._experts = experts.ExpertStore(self._source(), self._spec.torch_device)
-        numbers, before, scores = self._experts.rank(self._images[rows]), state.read(self._model), {}
-        if not self._phases or (last is not None and last - now < fall):
-            return Reply(RecallResult(now, None, Passes(forward=scoring.forward * 2)))
-        for number in numbers:
-            state.write(self._model, self._experts.stored(number))
-            scores[number] = self._score(self._model, rows)[0] or 0.0
-        begins = start_from(scores, now, max(MARGIN, fall / 2))
-        state.write(self._model, before if begins is None else self._experts.begin(begins))
+            return Reply(SampleDescription(None, (), scoring))
+        signature = mean_feature(self._source(), self._images[rows], self._spec.torch_device)
+        return Reply(SampleDescription(now, signature, Passes(forward=scoring.forward * 2)))
+
+    def recall_expert(self, now: float, margin: float, numbers: Sequence[int], *stored: state.State) -> Reply:
+        """Score stored networks and the one as built; continue with the best if it is better by the margin."""
+        rows, before, scores = self._newest_rows(), state.read(self._model), {}
+        known = dict(zip(numbers, stored, strict=True))
+        if self._phases:
+            known[SOURCE] = state.read(self._source())
+        passes = Passes()
+        for number, held in sorted(known.items()):
+            state.write(self._model, held)
+            score, scoring = self._score(self._model, rows)
+            scores[number], passes = score or 0.0, Passes(forward=passes.forward + scoring.forward)
+        begins = start_from(scores, now, margin)
+        state.write(self._model, before if begins is None else known[begins])
         if begins is not None:
             self._state = self._adaptation.prepare(self._model, self._pack_of_source, go_on=self._state)
             self._sends_all = self._recalled = True
-        passes = Passes(forward=scoring.forward * (2 + len(numbers)))
         return Reply(RecallResult(now if begins is None else scores[begins], begins, passes))
 
     def store_expert(self) -> Reply:
-        """Store the network as the newest phase left it; return how many are stored."""
-        return Reply(0 if self._experts is None else self._experts.store_expert(self._phases, state.read(self._model)))
+        """Return the network as the newest phase left it."""
+        return Reply(payload=state.read(self._model))
+
+    def _newest_rows(self) -> npt.NDArray[np.intp]:
+        """Return the newest samples, on which no phase was trained where there are any."""
+        return np.flatnonzero(self._held_out(fresh=True, tried=False))[-MAX_SCORED_SAMPLES:]
 
     def estimate(self, phase: Phase) -> Reply:
         """Estimate the accuracy of each network of the family; None if the adaptation has no estimator."""
@@ -319,6 +326,18 @@ class LearnerNode:
         state.write(self._model, now)
         monitored = self._adaptation.monitored(self._state) or (None, None)
         return Reply(PhaseCheck((before[0], after[0]), monitored, (before[1], after[1])))
+
+    def leave_domain(self, began_s: float) -> Reply:
+        """Drop the samples from before a domain, return to the network as built, and encode every weight.
+
+        The facts are None where no phase has changed the network.
+        """
+        self._drop_before(began_s)
+        if not self._phases:
+            return Reply()
+        state.write(self._model, state.read(self._source()))
+        self._state = self._adaptation.prepare(self._model, self._pack_of_source, go_on=self._state)
+        return self.resend()
 
     def resend(self) -> Reply:
         """Encode every weight, for a device that cannot apply an update based on another one."""
