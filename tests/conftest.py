@@ -21,6 +21,7 @@ os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
 os.environ.pop("RAY_ADDRESS", None)  # tests start the clusters that they use and connect to no other
 
 TESTS = Path(__file__).resolve().parent
+STUBS = str(TESTS / "stubs")
 WITHOUT_RAY = ("unit", "contract")
 FAST = ("arch", "unit")
 SHARED = ("backend", "packed")  # backends that several tests use, one after another
@@ -31,8 +32,9 @@ _CACHE, _MADE_WAY = pytest.StashKey[str](), pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the session one cache of built artefacts; parallel workers inherit it."""
+    """Give the session one cache of built artefacts; parallel workers inherit it, and processes the stubs."""
     if not hasattr(config, "workerinput"):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [STUBS, os.environ.get("PYTHONPATH")]))
         config.stash[_CACHE] = os.environ["DRIFTLAB_CACHE"] = tempfile.mkdtemp(prefix="driftlab-cache-")
 
 

@@ -15,6 +15,7 @@ from driftlab.platform.tune.session import TuneSession
 from driftlab.tune_spaces import catalogue
 from driftlab.tune_spaces.catalogue import space_of
 
+NAMES = catalogue.names()
 MEMBERS = [Member(family, name) for family, names in FAMILIES.items() for name in names]
 
 
@@ -32,7 +33,7 @@ def searchable(member):
 def test_every_member_has_a_space(member):
     name = f"{member.family}/{member.name}"
     wanted = searchable(member)
-    assert (name in catalogue.names()) == bool(wanted)
+    assert (name in NAMES) == bool(wanted)
     held = {path.rpartition(".")[2] for path in space_of(member)}
     nothing_around = {
         key for key in wanted if parameters_of(member_class(member.family, member.name))[key].default == 0
@@ -40,7 +41,7 @@ def test_every_member_has_a_space(member):
     assert set(wanted) - nothing_around <= held <= set(wanted)
 
 
-@pytest.mark.parametrize("name", catalogue.names())
+@pytest.mark.parametrize("name", NAMES)
 def test_a_shipped_space_is_read_with_all_its_ends(name):
     document = catalogue.load(name)
     assert all(part.why for part in document.space.values())
@@ -48,7 +49,7 @@ def test_a_shipped_space_is_read_with_all_its_ends(name):
     assert len(document.held_out) >= 4
 
 
-@pytest.mark.parametrize("name", [name for name in SYSTEMS if name in catalogue.names()])
+@pytest.mark.parametrize("name", [name for name in SYSTEMS if name in NAMES])
 def test_the_trials_of_a_system_lie_in_its_space_and_are_accepted(name, tmp_path):
     document = catalogue.load(name, ["searcher=random", "trials=5"])
     session = TuneSession(document, tmp_path)
