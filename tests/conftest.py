@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
@@ -36,6 +37,17 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [STUBS, os.environ.get("PYTHONPATH")]))
         config.stash[_CACHE] = os.environ["DRIFTLAB_CACHE"] = tempfile.mkdtemp(prefix="driftlab-cache-")
+
+
+def pytest_collection() -> None:
+    """Collect no garbage while tests are collected: there is none, and to look for it takes a quarter of the time."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected out of every later search for garbage."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
