@@ -26,7 +26,7 @@ STUBS = str(TESTS / "stubs")
 WITHOUT_RAY = ("unit", "contract")
 FAST = ("arch", "unit")
 SHARED = ("backend", "packed")  # backends that several tests use, one after another
-FIRST = ("ray", "serve", "e2e", "arch", "contract", "unit")  # folders by the time of their longest group
+FIRST = ("ray", "e2e", "serve", "arch", "contract", "unit")  # long ones first; servers when clusters were found
 LATE_S = 0.5  # of processor time: more than the limit of the mark, since two measurements never agree
 WITHOUT_RAY_NICE = 5  # tests of Ray take longest and run on one worker, so the others make way
 _CACHE, _MADE_WAY = pytest.StashKey[str](), pytest.StashKey[bool]()
@@ -59,21 +59,22 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep everything that starts Ray on one worker, and begin with it: it waits as long as it computes.
+    """Keep the tests of Ray on one worker, and begin with them; keep all others that start Ray on another worker.
 
-    Two clusters on two cores only slow each other down. Long files come before short ones: workers end together.
+    Clusters wait as long as they compute, so two of them fill two cores. Long files come before short ones: workers
+    end together.
     """
     for item in items:
         if _folder(item) in ("ray", "serve"):
             item.add_marker(pytest.mark.ray)
         if item.get_closest_marker("ray") is not None:
-            item.add_marker(pytest.mark.xdist_group("ray"))
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
     order = {folder: place for place, folder in enumerate(FIRST)}
 
-    def place(item: pytest.Item) -> tuple[bool, int, int]:
+    def place(item: pytest.Item) -> tuple[int, int]:
         used = [number for number, name in enumerate(SHARED) if name in getattr(item, "fixturenames", ())]
-        without_ray = item.get_closest_marker("ray") is None
-        return without_ray, order.get(_folder(item), len(order)), min(used, default=len(SHARED))
+        folder = _folder(item) if item.get_closest_marker("ray") is None else _group(item)
+        return order.get(folder, len(order)), min(used, default=len(SHARED))
 
     items.sort(key=place)
 
@@ -157,6 +158,10 @@ def _no_ray(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
         monkeypatch.setattr(ray, "init", refuse)
     yield
+
+
+def _group(item: pytest.Item) -> str:
+    return "ray" if _folder(item) == "ray" else "serve"
 
 
 def _folder(item: pytest.Item) -> str:
