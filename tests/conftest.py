@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import runpy
 import shutil
 import sys
 import tempfile
@@ -22,7 +23,8 @@ os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
 os.environ.pop("RAY_ADDRESS", None)  # tests start the clusters that they use and connect to no other
 
 TESTS = Path(__file__).resolve().parent
-STUBS = str(TESTS / "stubs")
+STUBS = TESTS / "stubs"
+runpy.run_path(str(STUBS / "sitecustomize.py"))
 WITHOUT_RAY = ("unit", "contract")
 FAST = ("arch", "unit")
 SHARED = ("backend", "packed")  # backends that several tests use, one after another
@@ -33,9 +35,9 @@ _CACHE, _MADE_WAY = pytest.StashKey[str](), pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the session one cache of built artefacts; parallel workers inherit it, and processes the stubs."""
+    """Give the session one cache of built artefacts; parallel workers inherit it. All processes inherit the stubs."""
     if not hasattr(config, "workerinput"):
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [STUBS, os.environ.get("PYTHONPATH")]))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(STUBS), os.environ.get("PYTHONPATH")]))
         config.stash[_CACHE] = os.environ["DRIFTLAB_CACHE"] = tempfile.mkdtemp(prefix="driftlab-cache-")
 
 
@@ -130,14 +132,6 @@ def torchvision() -> ModuleType:
         return import_torchvision()
     except Exception as error:
         pytest.skip(f"torchvision cannot be imported: {error}")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _no_wait_for_the_disk() -> Iterator[None]:
-    """Return from every os.fsync at once: a run has hundreds, and a test that cuts the power records them itself."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda handle: None)
-        yield
 
 
 @pytest.fixture(autouse=True)
