@@ -35,7 +35,7 @@ _CACHE, _MADE_WAY = pytest.StashKey[str](), pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the session one cache of built artefacts; parallel workers inherit it. All processes inherit the stubs."""
+    """Give the session one cache of built artefacts; all its processes inherit it, and the stubs."""
     if not hasattr(config, "workerinput"):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(STUBS), os.environ.get("PYTHONPATH")]))
         config.stash[_CACHE] = os.environ["DRIFTLAB_CACHE"] = tempfile.mkdtemp(prefix="driftlab-cache-")
@@ -43,7 +43,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Search for no garbage during collection, a quarter of its time, nor later in what was imported and collected."""
+    """Collect tests without searches for garbage, which take a quarter of the time.
+
+    Later searches leave out what was imported and collected: it stays until the end.
+    """
     gc.disable()
     try:
         return (yield)
@@ -61,7 +64,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of Ray on one worker, and begin with them; keep all others that start Ray on another worker.
+    """Begin with the tests of Ray, on one worker; keep all others that start Ray on another one.
 
     Clusters wait as long as they compute, so two of them fill two cores. Long files come before short ones: workers
     end together.

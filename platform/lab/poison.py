@@ -78,8 +78,7 @@ def poisoned(poison_s: float) -> Iterator[None]:
 
 def past_of(run: Run, table: str, system: str, until_s: float) -> pa.Table:
     """Return the rows of a system that were complete before a time, without the columns of the host."""
-    rows = run.table(table)
-    frame = rows.to_pandas()
+    rows, frame = run.table(table), run.frame(table)
     before = (frame["cell"].str.split("/").str[0] == system) & (ENDS[table](frame) < until_s) if len(frame) else []
     columns = [name for name in rows.column_names if name not in host_columns(table)]
     return rows.select(columns).filter(pa.array(before, pa.bool_()))

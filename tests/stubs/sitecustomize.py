@@ -1,4 +1,4 @@
-"""Leave out of every process of the tests what only takes time; Python imports this module at its start."""
+"""Leave out of the tests' processes what only takes time; Python imports this module at its start."""
 
 from __future__ import annotations
 
