@@ -1,4 +1,4 @@
-"""Leave out of the tests' processes what only takes time; Python imports this module at its start."""
+"""Replace slow functions and imports in the tests' processes; Python imports this module at its start."""
 
 from __future__ import annotations
 
