@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import runpy
 import shutil
 import sys
 import tempfile
@@ -21,19 +23,36 @@ os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
 os.environ.pop("RAY_ADDRESS", None)  # tests start the clusters that they use and connect to no other
 
 TESTS = Path(__file__).resolve().parent
+STUBS = TESTS / "stubs"
+runpy.run_path(str(STUBS / "sitecustomize.py"))
 WITHOUT_RAY = ("unit", "contract")
 FAST = ("arch", "unit")
 SHARED = ("backend", "packed")  # backends that several tests use, one after another
-FIRST = ("ray", "serve", "e2e", "arch", "contract", "unit")  # folders by the time of their longest group
+FIRST = ("ray", "e2e", "serve", "arch", "contract", "unit")  # long ones first; servers when clusters were found
 LATE_S = 0.5  # of processor time: more than the limit of the mark, since two measurements never agree
 WITHOUT_RAY_NICE = 5  # tests of Ray take longest and run on one worker, so the others make way
 _CACHE, _MADE_WAY = pytest.StashKey[str](), pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the session one cache of built artefacts; parallel workers inherit it."""
+    """Give the session one cache of built artefacts; all its processes inherit it, and the stubs."""
     if not hasattr(config, "workerinput"):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(STUBS), os.environ.get("PYTHONPATH")]))
         config.stash[_CACHE] = os.environ["DRIFTLAB_CACHE"] = tempfile.mkdtemp(prefix="driftlab-cache-")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect tests without searches for garbage, which take a quarter of the time.
+
+    Later searches leave out imported modules and collected tests, which stay until the end.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -45,21 +64,22 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep everything that starts Ray on one worker, and begin with it: it waits as long as it computes.
+    """Begin with the tests of Ray, on one worker; keep all others that start Ray on another one.
 
-    Two clusters on two cores only slow each other down. Long files come before short ones: workers end together.
+    Clusters wait as long as they compute, so two of them fill two cores. Long files come before short ones: workers
+    end together.
     """
     for item in items:
         if _folder(item) in ("ray", "serve"):
             item.add_marker(pytest.mark.ray)
         if item.get_closest_marker("ray") is not None:
-            item.add_marker(pytest.mark.xdist_group("ray"))
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
     order = {folder: place for place, folder in enumerate(FIRST)}
 
-    def place(item: pytest.Item) -> tuple[bool, int, int]:
+    def place(item: pytest.Item) -> tuple[int, int]:
         used = [number for number, name in enumerate(SHARED) if name in getattr(item, "fixturenames", ())]
-        without_ray = item.get_closest_marker("ray") is None
-        return without_ray, order.get(_folder(item), len(order)), min(used, default=len(SHARED))
+        folder = _folder(item) if item.get_closest_marker("ray") is None else _group(item)
+        return order.get(folder, len(order)), min(used, default=len(SHARED))
 
     items.sort(key=place)
 
@@ -135,6 +155,10 @@ def _no_ray(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
         monkeypatch.setattr(ray, "init", refuse)
     yield
+
+
+def _group(item: pytest.Item) -> str:
+    return "ray" if _folder(item) == "ray" else "serve"
 
 
 def _folder(item: pytest.Item) -> str:

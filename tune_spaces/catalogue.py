@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import typing
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,16 @@ def files() -> list[str]:
 
 def names() -> list[str]:
     """List every space: files, systems, and members as FAMILY/NAME, as far as they have parameters."""
+    own = files()
+    return [*own, *(name for name in _by_parameters() if name not in own)]
+
+
+@cache
+def _by_parameters() -> tuple[str, ...]:
+    """List the systems and members that have parameters to search."""
     members = {f"{family}/{name}": [Member(family, name)] for family, known in FAMILIES.items() for name in known}
-    systems = {name: system.members for name, system in SYSTEMS.items() if name not in files()}
-    return [*files(), *(name for name, parts in {**systems, **members}.items() if any(map(space_of, parts)))]
+    systems = {name: system.members for name, system in SYSTEMS.items()}
+    return tuple(name for name, parts in {**systems, **members}.items() if any(map(space_of, parts)))
 
 
 def summary_of(name: str) -> str:

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from quick_factory import QUICK
 
@@ -42,12 +43,29 @@ def kind_of(system: System) -> str:
     return "phases" if system.streaming.name == "on_device" else "stream"
 
 
+@cache
+def table_of(folder: Path, name: str) -> pa.Table:
+    return open_run(folder).table(name)
+
+
+class ReadOnce(Run):
+    """A run of many systems, whose tables are not read again for each of them."""
+
+    @classmethod
+    def open(cls, folder: Path) -> ReadOnce:
+        found = open_run(folder)
+        return cls(found.path, found.spec, found.info)
+
+    def table(self, name: str) -> pa.Table:
+        return table_of(self.path, name)
+
+
 def run_twice(names: Sequence[str], folder: Path) -> list[Run]:
     """Run systems in a world, and in the same world with another future."""
     document = {**WORLD, "systems": [system_part(name) for name in names]}
-    runs = [open_run(run(document, out=folder / "clean").directory)]
+    runs = [ReadOnce.open(run(document, out=folder / "clean").directory)]
     with poisoned(POISON_S):
-        runs.append(open_run(run(document, out=folder / "poisoned").directory))
+        runs.append(ReadOnce.open(run(document, out=folder / "poisoned").directory))
     return runs
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from functools import cache
 
 import pytest
 
@@ -15,7 +16,20 @@ from driftlab.platform.tune.session import TuneSession
 from driftlab.tune_spaces import catalogue
 from driftlab.tune_spaces.catalogue import space_of
 
+NAMES = catalogue.names()
 MEMBERS = [Member(family, name) for family, names in FAMILIES.items() for name in names]
+
+
+@cache
+def space(name):
+    """Read a shipped space once: every end of its domains is tried on its experiment."""
+    return catalogue.load(name)
+
+
+@cache
+def on_signs(name):
+    """Read the space of a system as a search with the streams and trials of all systems."""
+    return catalogue.load_equal([name], "tent", ["trials=3"])[name]
 
 
 def searchable(member):
@@ -32,7 +46,7 @@ def searchable(member):
 def test_every_member_has_a_space(member):
     name = f"{member.family}/{member.name}"
     wanted = searchable(member)
-    assert (name in catalogue.names()) == bool(wanted)
+    assert (name in NAMES) == bool(wanted)
     held = {path.rpartition(".")[2] for path in space_of(member)}
     nothing_around = {
         key for key in wanted if parameters_of(member_class(member.family, member.name))[key].default == 0
@@ -40,17 +54,17 @@ def test_every_member_has_a_space(member):
     assert set(wanted) - nothing_around <= held <= set(wanted)
 
 
-@pytest.mark.parametrize("name", catalogue.names())
+@pytest.mark.parametrize("name", NAMES)
 def test_a_shipped_space_is_read_with_all_its_ends(name):
-    document = catalogue.load(name)
+    document = space(name)
     assert all(part.why for part in document.space.values())
     assert min(*document.seeds, *document.held_out) >= FIRST_SEED
     assert len(document.held_out) >= 4
 
 
-@pytest.mark.parametrize("name", [name for name in SYSTEMS if name in catalogue.names()])
+@pytest.mark.parametrize("name", [name for name in SYSTEMS if name in NAMES])
 def test_the_trials_of_a_system_lie_in_its_space_and_are_accepted(name, tmp_path):
-    document = catalogue.load(name, ["searcher=random", "trials=5"])
+    document = space(name).model_copy(update={"searcher": "random", "trials": 5})
     session = TuneSession(document, tmp_path)
     drawn = [session.next() for _ in range(5)]
     assert drawn[0].settings == document.defaults()
@@ -61,17 +75,17 @@ def test_the_trials_of_a_system_lie_in_its_space_and_are_accepted(name, tmp_path
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_every_system_can_be_tuned_with_the_others(name):
-    document = catalogue.load_equal([name, "tent"], "tent", ["trials=3"])
-    assert (document[name] is None) == (name == "no_custom")
-    if document[name] is not None:
-        assert document[name].trials == document["tent"].trials == 3
-        assert document[name].experiment["workloads"] == document["tent"].experiment["workloads"]
-        assert document[name].space.keys() == catalogue.load(name).space.keys()
+    document, tent = on_signs(name), on_signs("tent")
+    assert (document is None) == (name == "no_custom")
+    if document is not None:
+        assert document.trials == tent.trials == 3
+        assert document.experiment["workloads"] == tent.experiment["workloads"]
+        assert document.space.keys() == space(name).space.keys()
 
 
 @pytest.mark.parametrize("name", catalogue.files())
 def test_a_space_with_a_file_has_a_small_size_and_separate_reasons(name):
-    small, full = catalogue.load(name, ["size=small"]), catalogue.load(name)
+    small, full = catalogue.load(name, ["size=small"]), space(name)
     assert small.trials <= 12 < full.trials
     assert small.space.keys() == full.space.keys()
     assert all("within what the parameter allows" not in part.why for part in full.space.values())
@@ -79,7 +93,7 @@ def test_a_space_with_a_file_has_a_small_size_and_separate_reasons(name):
 
 @pytest.mark.parametrize("name", catalogue.files())
 def test_the_defaults_lie_in_the_space_with_two_known_exceptions(name):
-    document = catalogue.load(name)
+    document = space(name)
     outside = {
         path: value
         for path, value in document.defaults().items()

@@ -52,7 +52,7 @@ def test_it_runs_in_one_process(name, monkeypatch, capsys):
 @pytest.mark.ray
 @pytest.mark.parametrize("name", sorted(APART))
 def test_it_runs_in_a_separate_process(name):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(FOLDER)])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(FOLDER), os.environ["PYTHONPATH"]])}
     command = [sys.executable, str(FOLDER / f"{name}.py"), "--quick"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -54,6 +54,7 @@ def pytest_collection_finish(session):
 def run(tmp_path: Path):
     """Return a function that runs small files of tests with this project's settings and its conftest."""
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    shutil.copytree(ROOT / "tests" / "stubs", tmp_path / "stubs")
 
     def run(files: dict[str, str], *options: str) -> subprocess.CompletedProcess[str]:
         for name, text in files.items():

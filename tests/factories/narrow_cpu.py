@@ -1,9 +1,9 @@
 """Run networks with AVX2 only, in a separate program, because oneDNN reads its settings once.
 
     python narrow_cpu.py networks NAME ...    one prediction and one training step of each, in its task
-    python narrow_cpu.py operators            the same for every operator that halves the resolution of few channels
-    python narrow_cpu.py rows                 the same for a layer that learns some of its filters
-    python narrow_cpu.py run FILE DIR         a whole experiment in this process
+    python narrow_cpu.py layers               the same for every operator that halves the resolution of few channels,
+                                              and for a layer that learns some of its filters
+    python narrow_cpu.py run FILE ...         whole experiments in this process
 
 The name of each part is printed before it runs: after a crash, the last one is to blame.
 """
@@ -11,6 +11,7 @@ The name of each part is printed before it runs: after a crash, the last one is 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -68,10 +69,13 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     what, *given = sys.argv[1:]
     if what == "run":
-        assert not run(given[0], out=given[1]).failed
+        for file in given:
+            say(file)
+            assert not run(file, out=Path(file).with_suffix("")).failed
     elif what == "networks":
         for name in given:
             say(name)
             network(name)
     else:
-        {"operators": operators, "rows": rows}[what]()
+        operators()
+        rows()
