@@ -180,9 +180,9 @@ def device(
 
     The device skips frames that arrive during inference. While the server is unavailable it continues without updates.
     It writes the tables of `driftlab run`, with measured times. With a system that chooses among networks, such as
-    adascale, it reads the load of this computer and chooses within the goals. With --app it runs several applications without a
-    server, and a scheduler divides one core among them. With --record-load it only records the load of this computer,
-    for the devices of an experiment.
+    adascale, it reads the load of this computer and chooses within the goals. With --app it runs several
+    applications without a server, and a scheduler divides one core among them. With --record-load it only records the
+    load of this computer, for the devices of an experiment.
     """
     _check_together(ctx, bool(apps))
     if record_load is not None:

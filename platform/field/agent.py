@@ -288,7 +288,7 @@ class Agent:
 
     def _follow_load(self) -> None:
         """Take a reading of the load if one is due; a switch takes place now, between two frames."""
-        now_s, device, clock = self.now(), self.cell.device, self.cell.runner.clock
+        now_s, clock = self.now(), self.cell.runner.clock
         if self.load is None or now_s >= self.cell.app.facts.duration_s:
             return
         self._allocate(now_s)

@@ -156,7 +156,7 @@ def decode_status(text: str | bytes) -> DeviceStatus:
         values = json.loads(text) if len(text) <= MAX_REPORT_BYTES else ()
         time_s, fps, latency_ms, score = numbers = [None if value is None else float(value) for value in values[:4]]
         network, switches = _decode_switches(*values[4:])
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise WireError(f"invalid report of {len(text)} bytes") from error
     numbers += [at_s for at_s, _ in switches]
     if time_s is None or fps is None or not all(0 <= one < MAX_REPORTED for one in numbers if one is not None):
@@ -168,7 +168,7 @@ def _decode_switches(
     network: object = None, switches: Sequence[Any] = ()
 ) -> tuple[str | None, tuple[tuple[float, str], ...]]:
     """Return the network and the switches of a report; raise ValueError for others than short names."""
-    found = tuple((float(time_s), str(name)) for time_s, name in switches)
+    found = tuple((float(time_s), name) for time_s, name in switches)
     names = [name for _, name in found] + ([] if network is None else [network])
     if len(found) > MAX_SWITCHES or not all(isinstance(name, str) and len(name) <= MAX_NAME for name in names):
         raise ValueError("no short names of networks")
