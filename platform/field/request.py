@@ -13,6 +13,7 @@ from driftlab.platform.core.registry import FAMILIES
 from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.read import Experiment, parse
 from driftlab.platform.networks.named import known, task_of
+from driftlab.platform.networks.spaces import is_space_file
 from driftlab.platform.sim.setting import Cell
 
 MAX_PIXELS = 1024 * 1024  # of a frame
@@ -173,3 +174,5 @@ def _check_slots(system: str | Mapping[str, Any]) -> None:
         name = slot.get("name") if isinstance(slot, Mapping) else slot
         if name is not None and not (isinstance(name, str) and name.replace("_", "").isalnum()):
             raise RequestError(f"{family}: a request over the network cannot name a file. Use the name of a member.")
+        if isinstance(slot, Mapping) and is_space_file(slot.get("space")):
+            raise RequestError(f"{family}: a request over the network cannot name a file. List the space as text.")

@@ -21,14 +21,6 @@ MERGED = "merged"  # one block for the stage
 Path = tuple[int, ...]  # operator of each stage up to the exit
 Operators = tuple[tuple[str, ...], ...]  # by stage, `base` last
 
-SPACES: dict[str, Operators] = {
-    "tiny": (("dwsep", "svd", BASE),) * 4,
-    "small": (("dwsep", "fire", "svd", BASE),) * 4,
-    "lego": ((*SPARSE, BASE),) * 4,
-    "supernet": ((MERGED, "sparse40", BASE),) * 4,
-    "paper480": (FIVE, FIVE, CRITICAL, FIVE),
-}
-
 
 @dataclass(frozen=True)
 class PathSpace:

@@ -22,7 +22,8 @@ from annotated_types import Ge, Gt, Le
 from driftlab.errors import RequestError
 from driftlab.platform.core.parameters import BEFORE, CHOOSING, Means
 from driftlab.platform.core.records import Variant, Weights
-from driftlab.platform.networks.paths import MERGED, SPACES, SPARSE, Operators, PathSpace
+from driftlab.platform.networks.paths import MERGED, SPARSE, Operators, PathSpace
+from driftlab.platform.networks.spaces import SPACES, find_space
 from driftlab.platform.scaling.base import (
     Budget,
     Profile,
@@ -63,8 +64,8 @@ class PathScaling(Scaling):
     """Base of members that select among the paths of a supernet."""
 
     space: Annotated[
-        Literal["tiny", "small", "paper480", "lego", "supernet"],
-        Means("operators per stage: 120, 340 or 480 paths with four exits; lego prunes, supernet merges blocks"),
+        str,
+        Means("operators per stage, by name or in a YAML file; tiny has 120 paths to four exits", names=tuple(SPACES)),
     ] = "tiny"
     exits: Annotated[int, Ge(1), Le(4), Means("stages, each with an exit; at most one per block")] = 4
     placement: Annotated[
@@ -96,7 +97,7 @@ class PathScaling(Scaling):
         with deterministic(data.seed):
             # Branch diversity establishment: where exits and operators are.
             plan = self._plan(model, data) if self.placement == "probed" else None
-            branched = branch_model(model, data.size, SPACES[self.space], self.exits, plan)
+            branched = branch_model(model, data.size, find_space(self.space), self.exits, plan)
             # Algorithm 1 (a) or (b), then the operators.
             stage = TrainingSchedule(self.stage_epochs, self.learning_rate, self.batch)
             schedule = staged.StagedSchedule(stage, self.operator_epochs, self.path_epochs)
@@ -172,7 +173,7 @@ class PathScaling(Scaling):
             ends, critical = arrays["plan"].tolist()
             plan = StagePlan(tuple(ends), tuple(map(bool, critical)))
         with deterministic(0):  # the random weights are replaced
-            branched = branch_model(model, size, SPACES[self.space], self.exits, plan)
+            branched = branch_model(model, size, find_space(self.space), self.exits, plan)
         for part, module in branched.parts():
             load(module, {key.partition("/")[2]: array for key, array in arrays.items() if key.startswith(f"{part}/")})
         val, test = (tuple(arrays[name].tolist()) for name in ("accuracies", "judged"))

@@ -19,8 +19,9 @@ from driftlab.platform.core.registry import Member, builder_of
 from driftlab.platform.networks import branched
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
-from driftlab.platform.networks.paths import SPACES, PathSpace
+from driftlab.platform.networks.paths import PathSpace
 from driftlab.platform.networks.predict import to_input
+from driftlab.platform.networks.spaces import SPACES
 from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe
 from driftlab.platform.networks.training.training_loop import TrainingSchedule, deterministic, grade
 from driftlab.platform.scaling import staged

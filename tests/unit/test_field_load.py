@@ -69,7 +69,7 @@ def make_agent(folder):
     The whole network is the most accurate, and all other paths are equal: under load the fastest fits best.
     """
     from driftlab.platform.networks.architectures import build
-    from driftlab.platform.networks.paths import SPACES
+    from driftlab.platform.networks.spaces import SPACES
     from driftlab.platform.scaling.adascale import AdaScale
     from driftlab.platform.scaling.branches import PathFamily, branch_model
 
