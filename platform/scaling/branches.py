@@ -86,7 +86,13 @@ class PathScaling(Scaling):
         Literal["freeze", "conditional"],
         Means("Algorithm 1: freeze earlier stages (a), or update the one before if its exit gains (b)"),
     ] = field(default="freeze", metadata={BEFORE: "freeze"})
-    stage_epochs: Annotated[int, Ge(0), Means("epochs per stage", "epochs")] = 8
+    stage_epochs: Annotated[int, Ge(0), Means("epochs per stage, at most where it has a goal", "epochs")] = 8
+    stage_goals: Annotated[
+        tuple[float, ...],
+        Ge(0),
+        Le(1),
+        Means("Acc_i of Algorithm 1: accuracies at which stages stop training, the last for all later", "fraction"),
+    ] = field(default=(), metadata={BEFORE: ()})
     learning_rate: Annotated[float, Gt(0), Le(10), Means("initial learning rate of stages")] = 0.05
     operator_epochs: Annotated[int, Ge(0), Means("epochs per operator", "epochs")] = 3
     path_epochs: Annotated[int, Ge(0), Means("epochs of training along random paths", "epochs")] = 2
@@ -125,7 +131,8 @@ class PathScaling(Scaling):
             # Algorithm 1 (a) or (b), then the operators.
             stage = TrainingSchedule(self.stage_epochs, self.learning_rate, self.batch)
             schedule = staged.StagedSchedule(stage, self.operator_epochs, self.path_epochs)
-            (train_conditionally if self.training == "conditional" else staged.train_stages)(branched, data, stage)
+            train = train_conditionally if self.training == "conditional" else staged.train_stages
+            train(branched, data, stage, self.stage_goals)
             staged.train_operators(branched, data, schedule)
             staged.train_paths(branched, data, schedule)
             # Performance index table: the accuracy of every path.
