@@ -201,17 +201,9 @@ def device(
         _finish(Agent(ticket, resume), resume, as_json)
         return
     url, secret = _server(server, token)
-    asked, source = _session_request(
-        {
-            "name": name,
-            "system": system,
-            "seed": seed,
-            "student": _student(network, pretrain_steps),
-            "goals": _goals(latency_goal, energy_goal, accuracy_goal),
-        },
-        stream,
-        teacher_steps,
-    )
+    goals = _goals(latency_goal, energy_goal, accuracy_goal)
+    document = {"name": name, "system": system, "seed": seed, "student": _student(network, pretrain_steps), **goals}
+    asked, source = _session_request(document, stream, teacher_steps)
     check_token(url, secret)
     print_note("Opening a session. The server trains the network if it is not cached, which takes a minute or more.")
     ticket = join(url, secret, asked, source)
@@ -306,10 +298,11 @@ def _student(network: str, steps: int | None) -> dict[str, Any]:
     return {"network": network} | ({} if steps is None else {"pretrain_steps": steps})
 
 
-def _goals(latency_s: float | None, energy_j: float | None, accuracy: float | None) -> dict[str, float] | None:
-    """Return the goals that are given; None without any."""
+def _goals(latency_s: float | None, energy_j: float | None, accuracy: float | None) -> dict[str, Any]:
+    """Return the part of a request with the goals that are given; empty without any."""
     named = {"latency_s": latency_s, "energy_j": energy_j, "accuracy": accuracy}
-    return {name: value for name, value in named.items() if value is not None} or None
+    given = {name: value for name, value in named.items() if value is not None}
+    return {"goals": given} if given else {}
 
 
 def _session_request(

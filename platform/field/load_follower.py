@@ -1,4 +1,4 @@
-"""Follow the load of this computer: readings of its sensors, and the times that networks take under it.
+"""Follow the load of this computer by its sensors and by the times of networks under it.
 
 At every reading the scaling member receives a time per network that explains the newest inferences: the time that it
 took before the stream, multiplied by the ratio that the running network has shown since the reading before, plus the
@@ -23,7 +23,7 @@ MIN_SPEED = 1e-3  # that the law of the load gives: above 0, so that times remai
 
 
 def cores_here() -> frozenset[int]:
-    """Return the cores on which the calling thread may run; none where the operating system does not list them."""
+    """Return the cores on which the calling thread may run; none if they are not listed here."""
     return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
 
 
@@ -76,7 +76,7 @@ class NetworkTimes:
         self._rests_s.append(max(0.0, latency_s - inference_s))
 
     def at_reading(self, reading: LoadReading) -> tuple[Variant, ...]:
-        """Return the networks whose times, slowed by the load of the reading, are those measured since the previous.
+        """Return the networks with times that, slowed by the load of the reading, are the measured ones.
 
         Without inferences in between, the earlier correction holds.
         """

@@ -123,7 +123,7 @@ def profile_app(
 def with_quick_times(
     app: AppSpec, networks: AppNetworks, scaling: Member, hardware: Hardware, limit_s: float
 ) -> tuple[Variant, ...]:
-    """Return the networks of an application with the least processor time of two runs after one warm-up run.
+    """Return the networks of an application with quickly measured times: the least of two warm runs.
 
     When the limit is exceeded, the others keep their computed time, in proportion to those that were measured.
     """
@@ -149,7 +149,7 @@ def _processor_s(run: Callable[[], None]) -> float:
 def _runs_of(
     app: AppSpec, networks: AppNetworks, scaling: Member, hardware: Hardware
 ) -> Iterator[tuple[Variant, Callable[[], None]]]:
-    """Yield each network of an application with its computed cost, and a function that runs it on the next frame."""
+    """Yield each network of an application, and a function that runs it on the next frame."""
     from driftlab.platform.networks.predict import predict
     from driftlab.platform.sim.nodes.camera import stream_of
     from driftlab.platform.sim.nodes.networks import family_of, network_for

@@ -201,7 +201,7 @@ def _meminfo(text: str, name: str) -> float:
 
 
 def source_here(cores: frozenset[int] = frozenset()) -> LoadSource:
-    """Return the source of load samples for this computer, or for some of its cores where /proc lists them."""
+    """Return the source of load samples for this computer; with /proc, for some of its cores."""
     source = ProcSource(cores=cores) if Path("/proc/stat").exists() else PsutilSource()
     return source if gpu_use() is None else GpuSource(source)
 

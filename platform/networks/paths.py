@@ -94,7 +94,7 @@ class PathSpace:
 
 @dataclass(frozen=True)
 class PathCatalogue:
-    """The numbers of all networks of a supernet: its paths, then those that a frame may leave earlier, by threshold.
+    """The numbers of all networks of a supernet: its paths, then those with confidence exits.
 
     Such a path has several exits. A frame leaves at the first one whose confidence reaches the threshold.
     """

@@ -45,7 +45,7 @@ EXAMPLE = "`stages: [[dwsep, svd], [dense]]`"
 
 
 def find_space(text: str) -> Operators:
-    """Return the operators of each stage of a space, by its name or its text; RequestError lists the faults."""
+    """Return the operators of each stage of a space by its name or text; refuse faults."""
     if faults := space_faults(text):
         raise RequestError("; ".join(faults))
     return SPACES[text] if text in SPACES else _stages(text)

@@ -95,7 +95,7 @@ def train_conditionally(
 def commits(
     pair: Pair, data: DataSplits, schedule: TrainingSchedule, best: float, which: int, goal: float | None = None
 ) -> Iterator[float]:
-    """Train two stages, starting from Acc_{i-1} = `best`; yield it after every epoch, until exit i reaches a goal."""
+    """Train two stages from Acc_{i-1} = `best` on; yield it per epoch, until exit i reaches a goal."""
     saved: dict[str, Any] = copy.deepcopy(pair.previous.state_dict())
     both = nn.ModuleList([*pair.bodies, *pair.heads])
     for epoch in range(schedule.epochs):

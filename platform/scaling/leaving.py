@@ -49,10 +49,11 @@ def grade_leaving(
 
 
 def first_confident(confidences: Floats, threshold: float) -> npt.NDArray[np.intp]:
-    """Return the first exit of each frame whose confidence reaches the threshold, else the last; [frames, exits]."""
+    """Return the first exit of each frame whose confidence reaches the threshold, else the last."""
     confident = confidences >= threshold
     confident[:, -1] = True
-    return confident.argmax(axis=1)
+    exits: npt.NDArray[np.intp] = confident.argmax(axis=1)
+    return exits
 
 
 def _confidences(frames: LabelledFrames, features: Tensor, head: nn.Module) -> Floats:

@@ -1,4 +1,4 @@
-"""Energy of a network from its memory accesses, as AdaScale computes it (Eq. 3 to 5): an option of a hardware profile.
+"""Energy of a network from its memory accesses (AdaScale, Eq. 3 to 5), an option of a profile.
 
 An access is a byte that convolutions, pooling or linear layers read or write; batch norms, activations and additions
 are fused into them. Multiply-accumulates cost nothing. The share of accesses that hit the cache follows from a

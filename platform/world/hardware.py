@@ -23,7 +23,7 @@ NotNegative = Annotated[float, Ge(0)]
 class Energy:
     """Energy model: per multiply-accumulate, per byte of cache or DRAM, per megabyte read from storage.
 
-    With `accesses`, passes of networks and moved bytes cost what memory accesses do, and multiply-accumulates nothing.
+    With `accesses`, memory accesses of networks and moved bytes are charged alone.
     """
 
     __pydantic_config__: ClassVar = STRICT

@@ -1,4 +1,4 @@
-"""Paths that a frame leaves at the first confident exit: their numbers, predictions, costs and shared modules."""
+"""Paths that a frame leaves at the first confident exit: numbers, predictions, costs, modules."""
 
 from __future__ import annotations
 

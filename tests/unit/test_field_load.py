@@ -1,4 +1,4 @@
-"""A real device under load: readings of its sensors, choices by measured times, switches between two frames."""
+"""A real device under load: readings, choices by measured times, switches between two frames."""
 
 from __future__ import annotations
 
