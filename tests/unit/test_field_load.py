@@ -20,6 +20,7 @@ from driftlab.platform.field.opening import dump_weights
 from driftlab.platform.field.recording import CpuTimes, HostSample, parse_stat
 from driftlab.platform.field.request import experiment_of, parse_session_request
 from driftlab.platform.world.load import speed_of
+from driftlab.serve_apps.timeline import Timeline
 
 SIZE, FPS, DURATION_S = (96, 128), 8, 4.5
 SYSTEM = {"name": "follow", "base": "adascale", "scaling": {"name": "adascale", "exits": 2}}
@@ -191,6 +192,15 @@ def test_a_report_names_the_network_and_its_newest_switches():
     for wrong in ('"x",[[1]]', "1,[]", '"x",[[1,"y"],[-1,"z"]]', '"x",[[1,2]]', f'"{"x" * 65}",[]'):
         with pytest.raises(WireError):
             decode_status(f"[5,4,30,0.5,{wrong}]")
+
+
+def test_switches_are_events_of_the_live_page():
+    timeline = Timeline()
+    for number, switches in enumerate(((), ((6.5, "svd"),), ((11.0, "base"), (12.0, "svd")))):
+        timeline.add_report(DeviceStatus(5.0 * number, 4.0, 30.0, 0.5, "svd", switches))
+    document = timeline.document([])
+    assert document["switches"] == [(6.5, "svd"), (11.0, "base"), (12.0, "svd")]
+    assert document["reports"][1] == (5.0, 4.0, 30.0, 0.5)
 
 
 def test_goals_of_a_device_are_those_of_its_application():
