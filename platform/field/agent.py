@@ -305,19 +305,17 @@ class Agent:
         """
         fps, duration_s = self.cell.app.facts.fps, self.cell.app.facts.duration_s
         unrecorded = chosen = 0 if self.fresh else math.ceil(self.now() * fps)  # first frame without a row, next input
-        shares, reported_s = ((0.0, 1.0),), self.now()
+        shares, reported_s, first = ((0.0, 1.0),), self.now(), chosen
         while chosen / fps < duration_s:
             self._wait_for(chosen / fps)
             self._allocate(chosen / fps)
             self.apply_results()
-            began_s = self.now()
             inference_s = self._run_frames(unrecorded, chosen / fps, shares)
-            done_s = self.now()
-            latency_s = done_s - chosen / fps
+            latency_s = self.now() - chosen / fps
             self._collect_rows()
             self._record_latency(chosen / fps, latency_s)
-            if self.load is not None and self.cell.app.choice.runs is not None:
-                self.load.times.add(self.cell.app.choice.runs, inference_s, done_s - began_s)
+            if self.load is not None and self.cell.app.choice.runs is not None and chosen > first:
+                self.load.times.add(self.cell.app.choice.runs, inference_s, latency_s)
             shares = ((chosen / fps, self._share(latency_s)),)
             if not self.cell.runner.learns_on_stream:  # there, latencies come from the hardware profile
                 self.shares.append(shares[0][1])

@@ -66,7 +66,7 @@ class NetworkTimes:
 
     idle: tuple[Variant, ...]  # with the times that they take without other programs
     ratio: float = 1.0  # of an inference to its idle time, since the previous reading
-    rest_s: float = 0.0  # of the latency of a frame: to capture it
+    rest_s: float = 0.0  # of the latency of a frame: to wake up and to capture it
     _ratios: list[float] = field(default_factory=list)
     _rests_s: list[float] = field(default_factory=list)
 

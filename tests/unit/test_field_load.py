@@ -9,10 +9,13 @@ from dataclasses import replace
 from statistics import median
 
 import pytest
+from typer.testing import CliRunner
 
+from driftlab.cli.app import build_app
+from driftlab.cli.field import _line
 from driftlab.errors import RequestError, WireError
 from driftlab.platform.core.records import LoadReading, Variant
-from driftlab.platform.field.agent import Agent, Ticket
+from driftlab.platform.field.agent import Agent, DeviceReport, Ticket
 from driftlab.platform.field.load_follower import HostSensor, NetworkTimes
 from driftlab.platform.field.messages import MAX_REPORT_BYTES, MAX_SWITCHES, DeviceStatus, decode_status
 from driftlab.platform.field.network_cache import FOLDER
@@ -127,13 +130,20 @@ def test_a_device_under_a_real_load_regains_its_goal_within_two_readings_and_dro
         if not processed:  # it arrived during the inference of a frame before it
             before = max(other for other in range(place) if columns["processed"][other])
             assert columns["latency_ms"][before] > (place - before) * 1e3 / FPS - 1
+    whole = len(agent.load.times.idle) - 1
+    assert loads[0]["variant"] == whole
+    if not goal or any(runs != whole for time_s, _, runs, _ in seen if time_s <= goal[0][1]):
+        pytest.skip(f"core {one_core} is busy before the load begins: {seen}")
     goal_s, started_s = goal[0]
     loaded = [one for one in seen if one[0] > started_s and one[3] <= QUIET + LOADED]
-    late = next((readings for _, latency_s, _, readings in loaded if latency_s > goal_s), None)
+    medians_s = {
+        number: median(latency_s for _, latency_s, _, readings in loaded if readings == number)
+        for number in sorted({one[3] for one in loaded})
+    }
+    late = next((number for number, latency_s in medians_s.items() if latency_s > goal_s), None)
     if late is None or late + 2 >= QUIET + LOADED:
         pytest.skip(f"the load cannot be seen on core {one_core}, which other programs use as well: {loaded}")
-    whole, runs = len(agent.load.times.idle) - 1, [one[2] for one in loaded if one[3] >= late + 2]
-    assert seen[0][2] == loads[0]["variant"] == whole
+    runs = [one[2] for one in loaded if one[3] >= late + 2]
     assert whole not in runs
     assert set(runs) <= {row["variant"] for row in loads}
     fastest = min(range(whole + 1), key=lambda which: agent.load.times.idle[which].latency_s)
@@ -201,6 +211,19 @@ def test_switches_are_events_of_the_live_page():
     document = timeline.document([])
     assert document["switches"] == [(6.5, "svd"), (11.0, "base"), (12.0, "svd")]
     assert document["reports"][1] == (5.0, 4.0, 30.0, 0.5)
+
+
+def test_the_printed_state_names_the_score_of_the_task_and_the_network():
+    report = DeviceReport(5.0, 4.0, 30.0, 0.0, 0.0, 2, 0.75, "", "accuracy", "svd.base")
+    assert _line(report).endswith("live accuracy 0.750  network svd.base")
+    assert _line(replace(report, measure="mIoU", network=None)).endswith("live mIoU 0.750")
+
+
+def test_goals_have_no_effect_on_several_applications():
+    command = ["device", "--app", "a.yaml", "--latency-goal", "0.1", "--energy-goal", "1"]
+    result = CliRunner().invoke(build_app(), command)
+    assert isinstance(result.exception, RequestError)
+    assert "--latency-goal, --energy-goal have no effect with --app" in str(result.exception)
 
 
 def test_goals_of_a_device_are_those_of_its_application():
