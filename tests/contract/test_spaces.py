@@ -19,11 +19,11 @@ MEMBERS = [Member(family, name) for family, names in FAMILIES.items() for name i
 
 
 def searchable(member):
-    """Name the parameters that are numbers with a default, choices or switches."""
+    """Name the parameters that are numbers with a default, choices, names or switches."""
     found = []
     for name, one in parameters_of(member_class(member.family, member.name)).items():
         plain = isinstance(one.default, bool | int | float)
-        if plain or typing.get_origin(one.hint) is typing.Literal:
+        if plain or one.names or typing.get_origin(one.hint) is typing.Literal:
             found.append(name)
     return found
 
