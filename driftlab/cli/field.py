@@ -194,7 +194,8 @@ def device(
         settings = settings_of_apps(chosen, stream, _student(network, pretrain_steps), seed, memory)
         run_apps(apps, settings, capacity, out, as_json)
         return
-    from driftlab.platform.field.agent import Agent, check_token, join, read_ticket
+    from driftlab.platform.field.agent import Agent
+    from driftlab.platform.field.ticket import check_token, join, read_ticket
 
     if resume is not None:
         ticket = read_ticket(resume)
@@ -261,8 +262,8 @@ def fleet(
     as_json: Json = False,
 ) -> None:
     """Run many devices with one server, as a load test; each has its own session, seed and folder."""
-    from driftlab.platform.field.agent import check_token
     from driftlab.platform.field.fleet import Fleet
+    from driftlab.platform.field.ticket import check_token
     from driftlab.platform.lab import paths
 
     url, secret = _server(server, token)

@@ -12,32 +12,26 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from driftlab.errors import DataError, DriftlabError, RequestError, WireError, first_line
-from driftlab.platform.core.documents import read_json, read_text, shape_fault
-from driftlab.platform.core.files import write_atomically
+from driftlab.errors import DriftlabError
 from driftlab.platform.core.records import Applied, Weights
 from driftlab.platform.field.camera import CameraDevice, LiveCamera, is_camera, open_camera
-from driftlab.platform.field.client import BUILD_S, MAX_REPLY_BYTES, Backoff, Client, ServerUnavailable
+from driftlab.platform.field.client import MAX_REPLY_BYTES, Backoff, Client, ServerUnavailable
 from driftlab.platform.field.energy import EnergyMeter, sensors_here
 from driftlab.platform.field.journal import FILE as JOURNAL
 from driftlab.platform.field.journal import FLUSH_S, Clocks, Journal, JournalEntry, read_entries
 from driftlab.platform.field.load_follower import HostSensor, LoadFollower, NetworkTimes, chooses_by_load
 from driftlab.platform.field.messages import (
-    FORMAT,
     REPORT_INTERVAL_S,
     DeviceStatus,
     ResultMessage,
-    check_format,
     load_state,
 )
 from driftlab.platform.field.network_cache import CachedNetwork
 from driftlab.platform.field.opening import Fetched, FieldCell, load_weights, max_weight_bytes, open_on_device
 from driftlab.platform.field.profiling import with_quick_times
-from driftlab.platform.field.request import PLAIN, SessionRequest, parse_session_request
+from driftlab.platform.field.request import parse_session_request
 from driftlab.platform.field.sending import (
     LocalLearner,
     Receiver,
@@ -49,30 +43,17 @@ from driftlab.platform.field.sending import (
     write_upload,
 )
 from driftlab.platform.field.tables import write_update_rows
+from driftlab.platform.field.ticket import Ticket, keep_ticket
 from driftlab.platform.sim.inline import InlineSession
 from driftlab.platform.sim.rows import transfer_row
 from driftlab.platform.world.link import Transfer
 
-STATE = "field.json"  # next to the tables: a device that was killed resumes its session from it
 MAX_SHARES = 1000  # the newest ones, for the experiment of the laboratory
 RECENT_S = 10.0  # interval of the rates and the latency in a report
 MAX_TRIES = 40  # requests for the network of a resumed device: about nine minutes
 DATE_TIMEOUT_S = 5.0  # for the server's clock
 JOIN_TIMEOUT_S = 5.0  # for each network thread to end
 MEASURING_S = 5.0  # of all networks before the stream, after which the others keep computed times
-
-
-class Ticket(BaseModel):
-    """Address and token of a session, as stored on the device's disk."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    server: str
-    id: Annotated[str, Field(pattern=PLAIN)]
-    token: str
-    asked: dict[str, Any]
-    source: str = ""  # video file, folder or camera of the device; replaces the workload of the request
-    began: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # wall clock at the stream's start; 0: not yet
 
 
 @dataclass(frozen=True)
@@ -89,49 +70,6 @@ class DeviceReport:
     away: str
     measure: str = "score"  # name of the score: accuracy, mIoU or F1 by task
     network: str | None = None  # that runs, if the device chooses among several
-
-
-def check_token(server: str, token: str) -> None:
-    """Raise RequestError for an invalid address, or a token with which no session can be opened."""
-    client = Client(server.rstrip("/"), token)
-    try:
-        client.ask("GET", "/sessions")
-    finally:
-        client.close()
-
-
-def join(server: str, token: str, asked: SessionRequest, source: str = "") -> Ticket:
-    """Create a session on a server; this takes minutes if the server must train the network first."""
-    client = Client(server.rstrip("/"), token, timeout_s=BUILD_S)
-    document = asked.model_dump(mode="json", exclude_none=True)
-    try:
-        reply = client.ask_json("POST", f"/sessions?format={FORMAT}", document)
-    finally:
-        client.close()
-    try:
-        ticket = Ticket(server=client.url, id=reply["id"], token=reply["token"], asked=document, source=source)
-    except (TypeError, KeyError, ValueError) as error:
-        raise WireError(f"{client.url} is not a driftlab server: its reply has no session.") from error
-    check_format(reply.get("format", 1))  # version 1 had no such field
-    return ticket
-
-
-def keep_ticket(ticket: Ticket, folder: Path) -> None:
-    """Write a ticket that only its owner can read."""
-    file = folder / STATE
-    write_atomically(file, ticket.model_dump_json())
-    file.chmod(0o600)
-
-
-def read_ticket(folder: Path) -> Ticket:
-    """Return the ticket of a stopped device."""
-    try:
-        document = read_json(read_text(folder / STATE))
-    except (OSError, ValueError, DataError) as error:
-        raise RequestError(f"'{folder}' has no device to resume: {first_line(error)}.") from error
-    if fault := shape_fault(Ticket, document):
-        raise RequestError(f"'{folder}' has no device to resume: {fault}.")
-    return Ticket.model_validate(document)
 
 
 @dataclass

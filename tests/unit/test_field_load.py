@@ -15,13 +15,14 @@ from driftlab.cli.app import build_app
 from driftlab.cli.field import _line
 from driftlab.errors import RequestError, WireError
 from driftlab.platform.core.records import LoadReading, Variant
-from driftlab.platform.field.agent import Agent, DeviceReport, Ticket
+from driftlab.platform.field.agent import Agent, DeviceReport
 from driftlab.platform.field.load_follower import HostSensor, NetworkTimes
 from driftlab.platform.field.messages import MAX_REPORT_BYTES, MAX_SWITCHES, DeviceStatus, decode_status
 from driftlab.platform.field.network_cache import FOLDER
 from driftlab.platform.field.opening import dump_weights
 from driftlab.platform.field.recording import CpuTimes, HostSample, parse_stat
 from driftlab.platform.field.request import experiment_of, parse_session_request
+from driftlab.platform.field.ticket import Ticket
 from driftlab.platform.world.load import speed_of
 from driftlab.serve_apps.timeline import Timeline
 
