@@ -11,13 +11,14 @@ import argparse
 
 import numpy as np
 import torch
-from _energy import accesses, energy_j, simulated_share
 from _shared import options_of, report
 
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.branched import branch, count_paths
 from driftlab.platform.networks.chain import chain_of
-from driftlab.platform.networks.paths import SPACES, PathSpace
+from driftlab.platform.networks.paths import PathSpace
+from driftlab.platform.networks.spaces import SPACES
+from driftlab.platform.world.accesses import accesses, energy_j, simulated_share
 from driftlab.platform.world.cost import inference_j
 from driftlab.platform.world.hardware import find
 

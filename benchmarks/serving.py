@@ -30,10 +30,11 @@ import psutil
 from _shared import options_of, report
 
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.field.agent import Agent, join
+from driftlab.platform.field.agent import Agent
 from driftlab.platform.field.client import BUILD_S, Client
 from driftlab.platform.field.messages import SampleMessage
 from driftlab.platform.field.request import parse_session_request
+from driftlab.platform.field.ticket import join
 from driftlab.platform.lab.seal import create_run
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import pack

@@ -56,7 +56,7 @@ function told(one) {
   tiles(byId("facts"), {
     "State": one.fault ? `${one.state}: ${one.fault}` : one.state, "Device time": `${number(one.time_s, 0)} of ${number(one.duration_s, 0)} s`,
     "Frames/s": `${number(one.device?.fps, 1)} of ${one.fps}`, "Prediction time": number(one.device?.latency_ms, 0, " ms"), "Score": number(scoreOf(one), 3),
-    "Network": `${one.network}, version ${one.version}`, "Uploads": `${one.uploads}, ${one.waiting} waiting`, "Sampling": number(one.plan.rate_fps, 2, " fps"),
+    "Network": `${one.network}, ${one.device?.network ? `${one.device.network}, ` : ""}version ${one.version}`, "Uploads": `${one.uploads}, ${one.waiting} waiting`, "Sampling": number(one.plan.rate_fps, 2, " fps"),
     "Upload interval": number(one.plan.interval_s, 1, " s"), "Up": `${number(one.up_bytes / 1000, 1)} kB, ${number(kbps(one.up_bytes, one), 2)} kbit/s`,
     "Down": `${number(one.down_bytes / 1000, 1)} kB, ${number(kbps(one.down_bytes, one), 2)} kbit/s`,
   });
@@ -71,6 +71,7 @@ function drawn(past) {
     { name: "upload", colour: "var(--s2)", marks: marks(past.uploads, (bytes) => `${bytes} B`) },
     { name: "update", colour: "var(--s3)", marks: marks(past.updates, (bytes) => `${bytes} B`) },
     { name: "reset to all weights", colour: "var(--s4)", marks: past.resyncs.map((x) => ({ x })) },
+    { name: "switch of network", colour: "var(--s5)", marks: marks(past.switches, (name) => name) },
     { name: "link cut", colour: "var(--bad)", marks: past.cuts.map(([x, end]) => ({ x, end, text: `until ${digits(end)}` })) },
   ]);
   rates.draw(past.reports.length ? [{ name: "frames per second", colour: "var(--s0)", points: of(1) }] : []);

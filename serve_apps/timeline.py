@@ -60,7 +60,8 @@ class Timeline:
             reports, uploads, resyncs = list(self.reports), list(self.uploads), list(self.resyncs)
         pairs = itertools.pairwise(reports)
         return {
-            "reports": [astuple(one) for one in reports],
+            "reports": [astuple(one)[:4] for one in reports],
+            "switches": [switch for one in reports for switch in one.switches],
             "uploads": uploads,
             "resyncs": resyncs,
             "cuts": [(one.time_s, other.time_s) for one, other in pairs if other.time_s - one.time_s > SILENT_S],

@@ -203,6 +203,8 @@ def _domain(one: Parameter, default: Any) -> dict[str, Any] | None:
     """Return the domain of a parameter; None for texts, lists and unset values."""
     if typing.get_origin(one.hint) is typing.Literal:
         return {"values": list(typing.get_args(one.hint)), "why": "every choice"}
+    if one.names:
+        return {"values": list(one.names), "why": "every choice with a name"}
     if isinstance(default, bool):
         return {"values": [False, True], "why": "on and off"}
     if not isinstance(default, int | float) or not math.isfinite(default):

@@ -24,11 +24,12 @@ import numpy as np
 import psutil
 
 from driftlab.errors import DriftlabError, first_line
-from driftlab.platform.field.agent import Agent, join
+from driftlab.platform.field.agent import Agent
 from driftlab.platform.field.messages import decode_results
 from driftlab.platform.field.opening import dump_weights, load_weights
 from driftlab.platform.field.request import parse_session_request
 from driftlab.platform.field.tables import write_run
+from driftlab.platform.field.ticket import join
 from driftlab.platform.lab.seal import create_run
 from driftlab.platform.results.tables.read import open_run
 from driftlab.serve_apps.http_server import HttpServer, ServerAddress

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.field.processes import TOKEN, ServerProcess
-from driftlab.platform.field.agent import Agent, join
+from driftlab.platform.field.agent import Agent
 from driftlab.platform.field.lab import LAB
 from driftlab.platform.field.request import SessionRequest, parse_session_request
 from driftlab.platform.field.tables import write_run
+from driftlab.platform.field.ticket import join
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import load
 from driftlab.platform.lab.seal import create_run, execute

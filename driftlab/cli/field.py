@@ -46,6 +46,17 @@ TeacherSteps = Annotated[
     int | None, typer.Option(min=1, help="Pre-training steps of the teacher, which labels video:, folder:, camera:.")
 ]
 Resume = Annotated[Path | None, typer.Option(help="Resume the device of this folder.", show_default=False)]
+LatencyGoal = Annotated[
+    float | None,
+    typer.Option(min=1e-4, max=3600, metavar="SECONDS", help="From a frame to its prediction.", show_default=False),
+]
+EnergyGoal = Annotated[
+    float | None,
+    typer.Option(min=1e-9, max=1e6, metavar="JOULES", help="Per frame, by the hardware profile.", show_default=False),
+]
+AccuracyGoal = Annotated[
+    float | None, typer.Option(min=0, max=1, help="Validation accuracy of the network.", show_default=False)
+]
 RecordLoad = Annotated[
     Path | None,
     typer.Option(
@@ -154,6 +165,9 @@ def device(
     name: Annotated[str | None, typer.Option(help="Name on the server's live page.", show_default=False)] = None,
     pretrain_steps: Steps = None,
     teacher_steps: TeacherSteps = None,
+    latency_goal: LatencyGoal = None,
+    energy_goal: EnergyGoal = None,
+    accuracy_goal: AccuracyGoal = None,
     out: Out = None,
     resume: Resume = None,
     record_load: RecordLoad = None,
@@ -165,9 +179,10 @@ def device(
     """Run a network on a stream in real time, and apply the updates of a server.
 
     The device skips frames that arrive during inference. While the server is unavailable it continues without updates.
-    It writes the tables of `driftlab run`, with measured times. With --app it runs several applications without a
-    server, and a scheduler divides one core among them. With --record-load it only records the load of this computer,
-    for the devices of an experiment.
+    It writes the tables of `driftlab run`, with measured times. With a system that chooses among networks, such as
+    adascale, it reads the load of this computer and chooses within the goals. With --app it runs several
+    applications without a server, and a scheduler divides one core among them. With --record-load it only records the
+    load of this computer, for the devices of an experiment.
     """
     _check_together(ctx, bool(apps))
     if record_load is not None:
@@ -179,18 +194,17 @@ def device(
         settings = settings_of_apps(chosen, stream, _student(network, pretrain_steps), seed, memory)
         run_apps(apps, settings, capacity, out, as_json)
         return
-    from driftlab.platform.field.agent import Agent, check_token, join, read_ticket
+    from driftlab.platform.field.agent import Agent
+    from driftlab.platform.field.ticket import check_token, join, read_ticket
 
     if resume is not None:
         ticket = read_ticket(resume)
         _finish(Agent(ticket, resume), resume, as_json)
         return
     url, secret = _server(server, token)
-    asked, source = _session_request(
-        {"name": name, "system": system, "seed": seed, "student": _student(network, pretrain_steps)},
-        stream,
-        teacher_steps,
-    )
+    goals = _goals(latency_goal, energy_goal, accuracy_goal)
+    document = {"name": name, "system": system, "seed": seed, "student": _student(network, pretrain_steps), **goals}
+    asked, source = _session_request(document, stream, teacher_steps)
     check_token(url, secret)
     print_note("Opening a session. The server trains the network if it is not cached, which takes a minute or more.")
     ticket = join(url, secret, asked, source)
@@ -204,7 +218,9 @@ def _is_given(ctx: typer.Context, option: str) -> bool:
 
 def _check_together(ctx: typer.Context, several: bool) -> None:
     """Refuse options that have no effect with, or without, --app."""
-    names = ("server", "token", "resume", "record_load", "teacher_steps", "name") if several else ("capacity", "memory")
+    alone = ("server", "token", "resume", "record_load", "teacher_steps", "name")
+    goals = ("latency_goal", "energy_goal", "accuracy_goal")
+    names = (*alone, *goals) if several else ("capacity", "memory")
     if given := [f"--{name.replace('_', '-')}" for name in names if _is_given(ctx, name)]:
         verb = "have" if len(given) > 1 else "has"
         raise RequestError(f"{', '.join(given)} {verb} no effect {'with' if several else 'without'} --app.")
@@ -246,8 +262,8 @@ def fleet(
     as_json: Json = False,
 ) -> None:
     """Run many devices with one server, as a load test; each has its own session, seed and folder."""
-    from driftlab.platform.field.agent import check_token
     from driftlab.platform.field.fleet import Fleet
+    from driftlab.platform.field.ticket import check_token
     from driftlab.platform.lab import paths
 
     url, secret = _server(server, token)
@@ -283,6 +299,13 @@ def _student(network: str, steps: int | None) -> dict[str, Any]:
     return {"network": network} | ({} if steps is None else {"pretrain_steps": steps})
 
 
+def _goals(latency_s: float | None, energy_j: float | None, accuracy: float | None) -> dict[str, Any]:
+    """Return the part of a request with the goals that are given; empty without any."""
+    named = {"latency_s": latency_s, "energy_j": energy_j, "accuracy": accuracy}
+    given = {name: value for name, value in named.items() if value is not None}
+    return {"goals": given} if given else {}
+
+
 def _session_request(
     document: dict[str, Any], stream: dict[str, Any], teacher_steps: int | None = None
 ) -> tuple[Any, str]:
@@ -307,6 +330,9 @@ def _size(text: str) -> dict[str, int]:
 def _start(agent: Agent, out: Path | None, as_json: bool) -> None:
     from driftlab.platform.lab.seal import create_run
 
+    goals = agent.ticket.asked.get("goals")
+    if goals and agent.load is None:
+        print_note(f"note: '{agent.cell.runner.cell.system.name}' chooses no network by load, so goals have no effect")
     with create_run(agent.cell.experiment, out) as directory:
         _run_device(agent, directory, as_json)
 
@@ -354,6 +380,8 @@ def _line(report: DeviceReport) -> str:
     latency = "-" if report.latency_ms is None else f"{report.latency_ms:.0f}"
     line = (
         f"{report.time_s:6.1f} s  {report.fps:4.1f} fps  {latency:>4} ms  up {report.up_kbps:6.1f}  "
-        f"down {report.down_kbps:6.1f} kbit/s  version {report.version:3d}  live score {score}"
+        f"down {report.down_kbps:6.1f} kbit/s  version {report.version:3d}  live {report.measure} {score}"
     )
+    if report.network is not None:
+        line = f"{line}  network {report.network}"
     return f"{line}  no server: {report.away[:60]}" if report.away else line

@@ -29,6 +29,7 @@ class Means:
 
     text: str
     unit: str = ""
+    names: tuple[str, ...] = ()  # valid texts, for a parameter that accepts others as well
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Parameter:
     meaning: str = ""
     unit: str = ""
     interval: ValueRange = ValueRange()
+    names: tuple[str, ...] = ()  # see `Means`
 
     @property
     def may_be_none(self) -> bool:
@@ -72,6 +74,8 @@ class Parameter:
         """Describe the allowed values, as far as the annotations define them."""
         if typing.get_origin(self.hint) is typing.Literal:
             return " | ".join(map(str, typing.get_args(self.hint)))
+        if self.names:
+            return " | ".join((*self.names, "others"))
         bounds = str(self.interval)
         if bounds and typing.get_origin(self.hint) is tuple:
             bounds = f"each {bounds}"
@@ -105,7 +109,7 @@ def _parameters_of(cls: Any) -> Mapping[str, Parameter]:
 def _described(field: dataclasses.Field[Any], hint: Any, plain: Any) -> Parameter:
     notes = getattr(hint, "__metadata__", ())
     means = next((note for note in notes if isinstance(note, Means)), Means(""))
-    return Parameter(field.name, plain, field.default, means.text, means.unit, _interval(notes))
+    return Parameter(field.name, plain, field.default, means.text, means.unit, _interval(notes), means.names)
 
 
 def _interval(notes: tuple[Any, ...]) -> ValueRange:

@@ -12,30 +12,26 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from driftlab.errors import DataError, DriftlabError, RequestError, WireError, first_line
-from driftlab.platform.core.documents import read_json, read_text, shape_fault
-from driftlab.platform.core.files import write_atomically
+from driftlab.errors import DriftlabError
 from driftlab.platform.core.records import Applied, Weights
 from driftlab.platform.field.camera import CameraDevice, LiveCamera, is_camera, open_camera
-from driftlab.platform.field.client import BUILD_S, MAX_REPLY_BYTES, Backoff, Client, ServerUnavailable
+from driftlab.platform.field.client import MAX_REPLY_BYTES, Backoff, Client, ServerUnavailable
 from driftlab.platform.field.energy import EnergyMeter, sensors_here
 from driftlab.platform.field.journal import FILE as JOURNAL
 from driftlab.platform.field.journal import FLUSH_S, Clocks, Journal, JournalEntry, read_entries
+from driftlab.platform.field.load_follower import HostSensor, LoadFollower, NetworkTimes, chooses_by_load
 from driftlab.platform.field.messages import (
-    FORMAT,
     REPORT_INTERVAL_S,
     DeviceStatus,
     ResultMessage,
-    check_format,
     load_state,
 )
 from driftlab.platform.field.network_cache import CachedNetwork
 from driftlab.platform.field.opening import Fetched, FieldCell, load_weights, max_weight_bytes, open_on_device
-from driftlab.platform.field.request import PLAIN, SessionRequest, parse_session_request
+from driftlab.platform.field.profiling import with_quick_times
+from driftlab.platform.field.request import parse_session_request
 from driftlab.platform.field.sending import (
     LocalLearner,
     Receiver,
@@ -47,29 +43,17 @@ from driftlab.platform.field.sending import (
     write_upload,
 )
 from driftlab.platform.field.tables import write_update_rows
+from driftlab.platform.field.ticket import Ticket, keep_ticket
 from driftlab.platform.sim.inline import InlineSession
 from driftlab.platform.sim.rows import transfer_row
 from driftlab.platform.world.link import Transfer
 
-STATE = "field.json"  # next to the tables: a device that was killed resumes its session from it
 MAX_SHARES = 1000  # the newest ones, for the experiment of the laboratory
 RECENT_S = 10.0  # interval of the rates and the latency in a report
 MAX_TRIES = 40  # requests for the network of a resumed device: about nine minutes
 DATE_TIMEOUT_S = 5.0  # for the server's clock
 JOIN_TIMEOUT_S = 5.0  # for each network thread to end
-
-
-class Ticket(BaseModel):
-    """Address and token of a session, as stored on the device's disk."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    server: str
-    id: Annotated[str, Field(pattern=PLAIN)]
-    token: str
-    asked: dict[str, Any]
-    source: str = ""  # video file, folder or camera of the device; replaces the workload of the request
-    began: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # wall clock at the stream's start; 0: not yet
+MEASURING_S = 5.0  # of all networks before the stream, after which the others keep computed times
 
 
 @dataclass(frozen=True)
@@ -84,49 +68,8 @@ class DeviceReport:
     version: int
     score_live: float | None
     away: str
-
-
-def check_token(server: str, token: str) -> None:
-    """Raise RequestError for an invalid address, or a token with which no session can be opened."""
-    client = Client(server.rstrip("/"), token)
-    try:
-        client.ask("GET", "/sessions")
-    finally:
-        client.close()
-
-
-def join(server: str, token: str, asked: SessionRequest, source: str = "") -> Ticket:
-    """Create a session on a server; this takes minutes if the server must train the network first."""
-    client = Client(server.rstrip("/"), token, timeout_s=BUILD_S)
-    document = asked.model_dump(mode="json", exclude_none=True)
-    try:
-        reply = client.ask_json("POST", f"/sessions?format={FORMAT}", document)
-    finally:
-        client.close()
-    try:
-        ticket = Ticket(server=client.url, id=reply["id"], token=reply["token"], asked=document, source=source)
-    except (TypeError, KeyError, ValueError) as error:
-        raise WireError(f"{client.url} is not a driftlab server: its reply has no session.") from error
-    check_format(reply.get("format", 1))  # version 1 had no such field
-    return ticket
-
-
-def keep_ticket(ticket: Ticket, folder: Path) -> None:
-    """Write a ticket that only its owner can read."""
-    file = folder / STATE
-    write_atomically(file, ticket.model_dump_json())
-    file.chmod(0o600)
-
-
-def read_ticket(folder: Path) -> Ticket:
-    """Return the ticket of a stopped device."""
-    try:
-        document = read_json(read_text(folder / STATE))
-    except (OSError, ValueError, DataError) as error:
-        raise RequestError(f"'{folder}' has no device to resume: {first_line(error)}.") from error
-    if fault := shape_fault(Ticket, document):
-        raise RequestError(f"'{folder}' has no device to resume: {fault}.")
-    return Ticket.model_validate(document)
+    measure: str = "score"  # name of the score: accuracy, mIoU or F1 by task
+    network: str | None = None  # that runs, if the device chooses among several
 
 
 @dataclass
@@ -142,6 +85,8 @@ class Agent:
     shares: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_SHARES))  # from latencies, see `_share`
     threads: list[threading.Thread] = field(default_factory=list)
     outcomes: dict[int, tuple[float, Applied]] = field(default_factory=dict)  # of updates, by number
+    load: LoadFollower | None = None  # if the scaling member chooses among several networks
+    switches: list[tuple[float, str]] = field(default_factory=list)  # time and network, since the newest report
     reported: tuple[float, int] = (0.0, 0)  # sum and number of the live scores until the newest report
     missing: str = ""  # reason why a table is empty
     resumed_by: str = ""  # the clock by which a killed device found its position
@@ -178,6 +123,16 @@ class Agent:
         self._zero = 0.0  # monotonic clock at the start of the stream
         self.fresh = not self.ticket.began
         self._warm_up()
+        if chooses_by_load(self.cell.device):
+            self.load = self._follower()
+
+    def _follower(self) -> LoadFollower:
+        """Measure all networks, and return the follower of this computer's load."""
+        device, app = self.cell.device, self.cell.app
+        scaling = self.cell.runner.cell.system.scaling
+        idle = with_quick_times(app.spec, app.networks, scaling, device.spec.hardware, MEASURING_S)
+        device.variants[app.spec.name] = idle
+        return LoadFollower(device, NetworkTimes(idle), HostSensor(device.spec.hardware.memory_bytes))
 
     def _fetch(self, client: Client, path: str, max_bytes: int) -> bytes:
         """Download weights; a resumed device retries until its server is available, up to `MAX_TRIES` times."""
@@ -327,11 +282,25 @@ class Agent:
     def _switch_network(self) -> None:
         """Run the network that the scheduler chose; the next upload carries its number to the server."""
         app = self.cell.app
-        for share in self.cell.device.current:
+        current = self.cell.device.current
+        for place, share in enumerate(current):
             if share.variant not in (None, app.choice.runs):
+                begun_s = self.now()
                 with self.traffic.turn:
                     self.cell.runner.session.call(app.node("application"), "switch", share.variant)
                 app.choice.runs = share.variant
+                current[place] = replace(share, loading_s=(begun_s, self.now()))
+                self.switches.append((begun_s, share.network.name if share.network else ""))
+
+    def _follow_load(self) -> None:
+        """Take a reading of the load if one is due; a switch takes place now, between two frames."""
+        now_s, clock = self.now(), self.cell.runner.clock
+        if self.load is None or now_s >= self.cell.app.facts.duration_s:
+            return
+        self._allocate(now_s)
+        if now_s > clock.now:
+            clock.run(until=now_s)
+        self.load.follow(now_s)
 
     # Inference ------------------------------------------------------------------------------------------------------
 
@@ -343,20 +312,23 @@ class Agent:
         fps, duration_s = self.cell.app.facts.fps, self.cell.app.facts.duration_s
         unrecorded = chosen = 0 if self.fresh else math.ceil(self.now() * fps)  # first frame without a row, next input
         self._node.begin_at(chosen)
-        shares, reported_s, flushed_s = ((0.0, 1.0),), self.now(), self.now()
+        shares, reported_s, flushed_s, first = ((0.0, 1.0),), self.now(), self.now(), chosen
         while chosen / fps < duration_s:
             self._wait_for(chosen / fps)
             self._allocate(chosen / fps)
             self.apply_results()
-            self._run_frames(unrecorded, chosen / fps, shares)
+            inference_s = self._run_frames(unrecorded, chosen / fps, shares)
             latency_s = self.now() - chosen / fps
             self._collect_rows()
             self._record_latency(chosen / fps, latency_s)
+            if self.load is not None and self.cell.app.choice.runs is not None and chosen > first:
+                self.load.times.add(self.cell.app.choice.runs, inference_s, latency_s)
             shares = ((chosen / fps, self._share(latency_s)),)
             if not self.cell.runner.learns_on_stream:  # there, latencies come from the hardware profile
                 self.shares.append(shares[0][1])
             unrecorded = chosen + 1
             chosen = max(unrecorded, math.ceil((chosen / fps + latency_s) * fps - 1e-9))
+            self._follow_load()
             if self.now() - flushed_s >= FLUSH_S:
                 flushed_s = self.now()
                 self._flush()
@@ -370,8 +342,10 @@ class Agent:
         self._run_frames(unrecorded, duration_s, shares)  # frames that arrived during the last inference
         self._collect_rows()
 
-    def _run_frames(self, unrecorded: int, until_s: float, shares: tuple[tuple[float, float], ...]) -> None:
-        """Predict the frame at `until_s`; unrecorded frames before it keep the previous prediction.
+    def _run_frames(self, unrecorded: int, until_s: float, shares: tuple[tuple[float, float], ...]) -> float:
+        """Predict the frame at `until_s`, and return the time of the inference without capturing.
+
+        Unrecorded frames before it keep the previous prediction.
 
         As in a simulation, the application derives the times of predictions from its processor shares. The share since
         the previous prediction is therefore set so that the inference takes its measured time.
@@ -380,7 +354,9 @@ class Agent:
         fps = app.facts.fps
         with self.traffic.turn:
             frames = session.call(app.node("device"), "capture", unrecorded / fps, until_s + 0.5 / fps)
+            began_s = self.now()
             session.call(app.node("application"), "run_frames", frames, until_s, shares)
+            return self.now() - began_s
 
     def _collect_rows(self) -> None:
         """Score the frames whose predictions are ready, and write their rows."""
@@ -400,6 +376,12 @@ class Agent:
         """Return the share of the simulated processor at which the newest inference takes its measured time."""
         inference_s: float = self._node.inference_s
         return inference_s / latency_s if inference_s and latency_s > 0 else 1.0
+
+    @property
+    def _network(self) -> str | None:
+        """Return the name of the network that runs, if one was chosen."""
+        runs = self.cell.app.choice.runs
+        return None if runs is None else self.cell.device.variants[self.cell.app.spec.name][runs].name
 
     @property
     def _node(self) -> Any:
@@ -463,6 +445,8 @@ class Agent:
         for upload in self.traffic.outbox.waiting:
             write_upload(self.traffic, upload, None, "the server did not respond before the session ended")
         self.stream_end = self.traffic.client.counted.both
+        if self.load is not None:
+            self.load.close(self.cell.app.facts.duration_s)
         if not self.cell.app.learner.local:
             self.missing = write_update_rows(self.traffic, self.outcomes)
         device.close(self.cell.app.facts.duration_s)
@@ -476,7 +460,8 @@ class Agent:
         self.reported = account.live_scores, account.live_scored
         scored = account.live_scored - frames
         score = (account.live_scores - scores) / scored if scored else None
-        return DeviceStatus(report.time_s, report.fps, report.latency_ms, score)
+        switches, self.switches = self.switches, []
+        return DeviceStatus(report.time_s, report.fps, report.latency_ms, score, report.network, tuple(switches))
 
     def report(self) -> DeviceReport:
         """Return the current state, with rates and latency over the last `RECENT_S` seconds."""
@@ -492,4 +477,6 @@ class Agent:
             version=self.version,
             score_live=account.score_live,
             away=self.traffic.failed or self.traffic.away,
+            measure=self.cell.app.networks.task.measure,
+            network=self._network,
         )

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from driftlab.errors import DriftlabError, first_line
-from driftlab.platform.field.agent import Agent, join
+from driftlab.platform.field.agent import Agent
 from driftlab.platform.field.request import SessionRequest
 from driftlab.platform.field.tables import write_run
+from driftlab.platform.field.ticket import join
 from driftlab.platform.lab.seal import create_run
 from driftlab.platform.results.tables.read import Run, open_run
 from driftlab.platform.results.tables.run_pair import update_waits

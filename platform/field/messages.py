@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -26,7 +26,8 @@ STAMPS = ("capture", "receipt")
 SAMPLES = struct.Struct("<BIfIHHBBBB")
 RESULT = struct.Struct("<BIBIBI")  # version, number, kind, captured frame, bytes of the plan, bytes of the payload
 MAX_PLAN_BYTES = 64 * 2**10
-MAX_REPORTED, MAX_REPORT_BYTES = 1e9, 200  # of a value in a report, and of a report
+MAX_REPORTED, MAX_REPORT_BYTES = 1e9, 2000  # of a value in a report, and of a report
+MAX_SWITCHES, MAX_NAME = 20, 64  # of networks in a report, and characters of a network's name
 PLAN_DIGITS = 5  # significant digits of a rate or an interval
 
 ResultKind = Literal["update", "labels", "plan"]
@@ -139,23 +140,41 @@ class DeviceStatus:
     fps: float  # predicted frames per second
     latency_ms: float | None  # median from a frame to its prediction
     score: float | None  # mean live score since the report before
+    network: str | None = None  # that runs; None: the device chooses none
+    switches: tuple[tuple[float, str], ...] = ()  # time and new network, since the report before
 
     def encode(self) -> str:
-        """Return the report as a JSON list."""
-        return json.dumps(_rounded(dataclasses.astuple(self)), separators=(",", ":"))
+        """Return the report as a JSON list; the newest switches fit, and the network is last."""
+        plain: list[Any] = [self.time_s, self.fps, self.latency_ms, self.score]
+        if self.network is not None:
+            switches = [[time_s, name[:MAX_NAME]] for time_s, name in self.switches[-MAX_SWITCHES:]]
+            plain += [self.network[:MAX_NAME], switches]
+        return json.dumps(_rounded(plain), separators=(",", ":"))
 
 
 def decode_status(text: str | bytes) -> DeviceStatus:
     """Return the report in a message; raise WireError for anything else."""
     try:
         values = json.loads(text) if len(text) <= MAX_REPORT_BYTES else ()
-        numbers = [None if value is None else float(value) for value in values]
-        time_s, fps, latency_ms, score = numbers
-    except (ValueError, TypeError, RecursionError) as error:
+        time_s, fps, latency_ms, score = numbers = [None if value is None else float(value) for value in values[:4]]
+        network, switches = _decode_switches(*values[4:])
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise WireError(f"invalid report of {len(text)} bytes") from error
+    numbers += [at_s for at_s, _ in switches]
     if time_s is None or fps is None or not all(0 <= one < MAX_REPORTED for one in numbers if one is not None):
         raise WireError("a report lacks its time or its frame rate, or a value is out of range")
-    return DeviceStatus(time_s, fps, latency_ms, score)
+    return DeviceStatus(time_s, fps, latency_ms, score, network, switches)
+
+
+def _decode_switches(
+    network: object = None, switches: Sequence[Any] = ()
+) -> tuple[str | None, tuple[tuple[float, str], ...]]:
+    """Return the network and the switches of a report; raise ValueError for others than short names."""
+    found = tuple((float(time_s), name) for time_s, name in switches)
+    names = [name for _, name in found] + ([] if network is None else [network])
+    if len(found) > MAX_SWITCHES or not all(isinstance(name, str) and len(name) <= MAX_NAME for name in names):
+        raise ValueError("no short names of networks")
+    return None if network is None else str(network), found
 
 
 def dump_state(state: Any) -> bytes:

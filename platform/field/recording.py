@@ -6,10 +6,11 @@ memory is the container's if it has a limit.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -50,6 +51,7 @@ class HostSample:
     clock: float = 1.0  # relative to the highest one
     temperature_c: float | None = None
     battery: float | None = None  # share of its charge
+    gpu: float | None = None  # share in use, of the busiest GPU
 
 
 class LoadSource(Protocol):
@@ -64,6 +66,7 @@ class ProcSource:
     """Load samples from /proc and /sys of Linux."""
 
     root: Path = Path("/")
+    cores: frozenset[int] = frozenset()  # whose CPU time is counted; none: all
 
     def sample(self) -> HostSample:
         """Return the load at this moment; sensors that the computer lacks are None."""
@@ -73,7 +76,7 @@ class ProcSource:
         temperatures = [value / 1e3 for value in self._numbers("sys/class/thermal/thermal_zone*/temp")]
         charges = [value / 100 for value in self._numbers("sys/class/power_supply/*/capacity")]
         return HostSample(
-            parse_stat(stat),
+            parse_stat(stat, self.cores),
             max(parse_meminfo(meminfo), self._cgroup_memory(parse_meminfo_total(meminfo))),
             self._clock(),
             max(temperatures, default=None),
@@ -131,11 +134,50 @@ class PsutilSource:
         )
 
 
-def parse_stat(text: str) -> CpuTimes:
-    """Return the idle and the total time of all CPUs from the text of /proc/stat."""
-    fields = text.partition("\n")[0].split()
-    if len(fields) < 5 or fields[0] != "cpu" or not all(field.isdecimal() for field in fields[1:]):
+@dataclass(frozen=True)
+class GpuSource:
+    """Load samples of another source, with the use of the NVIDIA GPUs."""
+
+    source: LoadSource
+
+    def sample(self) -> HostSample:
+        """Return the load at this moment; sensors that the computer lacks are None."""
+        return replace(self.source.sample(), gpu=gpu_use())
+
+
+def gpu_use() -> float | None:
+    """Return the used share of the busiest NVIDIA GPU; None without a driver or a GPU that reports it."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return max((pynvml.nvmlDeviceGetUtilizationRates(one).gpu / 100 for one in handles), default=None)
+    except pynvml.NVMLError:
+        return None
+    finally:
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def parse_stat(text: str, cores: frozenset[int] = frozenset()) -> CpuTimes:
+    """Return the idle and the total time of some cores from the text of /proc/stat; without cores, of all."""
+    first, *others = text.splitlines() or [""]
+    total = _cpu_times(first, "cpu")
+    if total is None:
         raise DataError(f"/proc/stat begins with '{text[:60]}'. Its first line must hold the times of all CPUs.")
+    found = [own for core in sorted(cores) for line in others if (own := _cpu_times(line, f"cpu{core}")) is not None]
+    return CpuTimes(sum(one.idle for one in found), sum(one.total for one in found)) if found else total
+
+
+def _cpu_times(line: str, name: str) -> CpuTimes | None:
+    """Return the times in a line of /proc/stat; None for the line of another CPU."""
+    fields = line.split()
+    if len(fields) < 5 or fields[0] != name or not all(field.isdecimal() for field in fields[1:]):
+        return None
     counts = [int(field) for field in fields[1 : 1 + COUNTED]]
     return CpuTimes(sum(counts[3:5]), sum(counts))
 
@@ -158,9 +200,10 @@ def _meminfo(text: str, name: str) -> float:
     return 1024.0 * int(line[1])
 
 
-def source_here() -> LoadSource:
-    """Return the source of load samples for this computer."""
-    return ProcSource() if Path("/proc/stat").exists() else PsutilSource()
+def source_here(cores: frozenset[int] = frozenset()) -> LoadSource:
+    """Return the source of load samples for this computer; with /proc, for some of its cores."""
+    source = ProcSource(cores=cores) if Path("/proc/stat").exists() else PsutilSource()
+    return source if gpu_use() is None else GpuSource(source)
 
 
 def record(
@@ -190,5 +233,5 @@ def steps_of(
         sleep(max(0.0, start_s + period * period_s - now()))
         sample, time_s = source.sample(), now() - start_s
         cpu = sample.times.busy_since(last.times, cpu)
-        yield LoadStep(since_s, cpu, last.memory, last.clock, last.temperature_c, last.battery)
+        yield LoadStep(since_s, cpu, last.memory, last.clock, last.temperature_c, last.battery, last.gpu)
         last, since_s = sample, time_s

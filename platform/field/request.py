@@ -12,7 +12,8 @@ from driftlab.errors import RequestError
 from driftlab.platform.core.registry import FAMILIES
 from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.read import Experiment, parse
-from driftlab.platform.networks.named import task_of
+from driftlab.platform.networks.named import known, task_of
+from driftlab.platform.networks.spaces import is_space_file
 from driftlab.platform.sim.setting import Cell
 
 MAX_PIXELS = 1024 * 1024  # of a frame
@@ -69,6 +70,14 @@ class TeacherRequest(_Asked):
     pretrain_steps: Annotated[int, Field(ge=1, le=MAX_STEPS)] = 1000
 
 
+class GoalsRequest(_Asked):
+    """Goals of the application on the device; None: it has none."""
+
+    latency_s: Annotated[float, Field(gt=0, le=3600)] | None = None
+    energy_j: Annotated[float, Field(gt=0, le=1e6)] | None = None  # per frame
+    accuracy: Annotated[float, Field(ge=0, le=1)] | None = None
+
+
 class SessionRequest(_Asked):
     """The body of the request that opens a session."""
 
@@ -77,6 +86,7 @@ class SessionRequest(_Asked):
     workload: WorkloadRequest
     student: StudentRequest = StudentRequest()
     teacher: TeacherRequest = TeacherRequest()
+    goals: GoalsRequest | None = None
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     task: PlainName | None = None  # None: the task of the network
     hardware: PlainName = "jetson-nx"  # profile for the energy of a device without a sensor
@@ -106,11 +116,12 @@ def experiment_of(asked: SessionRequest, source: str = "") -> Experiment:
         raise RequestError(f"Frames have more than {MAX_PIXELS} pixels. Reduce workload.height or workload.width.")
     system = asked.system if isinstance(asked.system, str) else asked.system.model_dump(exclude_none=True)
     _check_slots(system)
+    workload = asked.workload.model_dump() | ({"name": source} if source else {}) | _apps_of(asked)
     experiment = parse(
         {
             "name": "field",
             "systems": [system],
-            "workloads": [asked.workload.model_dump() | ({"name": source} if source else {})],
+            "workloads": [workload],
             "student": asked.student.model_dump(exclude_none=True),
             "teacher": asked.teacher.model_dump(),
             "seeds": [asked.seed],
@@ -127,6 +138,15 @@ def experiment_of(asked: SessionRequest, source: str = "") -> Experiment:
             f"{task}."
         )
     return experiment
+
+
+def _apps_of(asked: SessionRequest) -> dict[str, Any]:
+    """Return the application of a device with goals, under the name that it has without them."""
+    if asked.goals is None or not known(asked.student.network):
+        return {}
+    goals = {"latency_s": "latency_goal_s", "energy_j": "energy_goal_j", "accuracy": "accuracy_goal"}
+    given = {goals[name]: value for name, value in asked.goals.model_dump(exclude_none=True).items()}
+    return {"apps": [{"name": task_of(asked.student.network).name, **given}]}
 
 
 def cell_of(experiment: Experiment) -> Cell:
@@ -154,3 +174,5 @@ def _check_slots(system: str | Mapping[str, Any]) -> None:
         name = slot.get("name") if isinstance(slot, Mapping) else slot
         if name is not None and not (isinstance(name, str) and name.replace("_", "").isalnum()):
             raise RequestError(f"{family}: a request over the network cannot name a file. Use the name of a member.")
+        if isinstance(slot, Mapping) and is_space_file(slot.get("space")):
+            raise RequestError(f"{family}: a request over the network cannot name a file. List the space as text.")

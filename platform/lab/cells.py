@@ -16,6 +16,7 @@ from driftlab.platform.core.registry import FAMILIES, Member
 from driftlab.platform.core.seeding import rng_for, seed_for
 from driftlab.platform.core.system_table import SYSTEMS
 from driftlab.platform.core.systems import System
+from driftlab.platform.networks.spaces import is_space_file, read_space
 from driftlab.platform.sim.setting import AppSpec, Cell, Device, StreamSpec
 from driftlab.platform.world import apps, hardware, link, load, load_csv, measured
 from driftlab.platform.world.apps import AppGoals, Event
@@ -290,6 +291,8 @@ def slot_of(family: str, given: str | dict[str, Any]) -> Member:
         example = f"{{name: {next(iter(FAMILIES[family]))}}}"
         raise RequestError(f"{family} is {quoted(given)}: it has no 'name', such as {example}")
     own = {key: value for key, value in given.items() if key not in ("name", "defaults")}
+    if family == "scaling" and is_space_file(own.get("space")):
+        own["space"] = read_space(Path(own["space"]).expanduser())
     return _as_then(Member(family, str(given["name"]), tuple(own.items())), given.get("defaults") or {})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -171,6 +171,17 @@ def _head(chain: Chain, features: torch.Tensor) -> nn.Module:
 
 def count_paths(branched: Branched, height: int, width: int) -> list[ModelCost]:
     """Return the cost of every path's network, by number; each module runs and is counted once."""
+    return sum_paths(branched, count_modules(branched, height, width))
+
+
+def sum_paths(branched: Branched, costs: Mapping[str, ModelCost]) -> list[ModelCost]:
+    """Return the cost of every path's network, given that of each module."""
+    space = branched.space
+    return [sum_costs([costs[name] for name, _ in branched.used(space.decode(which))]) for which in range(len(space))]
+
+
+def count_modules(branched: Branched, height: int, width: int) -> dict[str, ModelCost]:
+    """Return the cost of every module, by name; each runs and is counted once."""
     space = branched.space
     diagonals = [tuple(min(one, count - 1) for count in space.counts) for one in range(max(space.counts))]
     exits = [diagonals[-1][: e + 1] for e in range(space.stages)]
@@ -180,7 +191,7 @@ def count_paths(branched: Branched, height: int, width: int) -> list[ModelCost]:
         for prefix, (name, module) in zip(_prefixes(path), branched.used(path), strict=True):
             layers = tuple(layer for layer in whole.layers if layer.name.startswith(prefix))
             known.setdefault(name, _cost_of(module, layers))
-    return [_sum([known[name] for name, _ in branched.used(space.decode(which))]) for which in range(len(space))]
+    return known
 
 
 def module_bytes(branched: Branched) -> dict[str, int]:
@@ -204,7 +215,7 @@ def _cost_of(module: nn.Module, layers: tuple[LayerCost, ...]) -> ModelCost:
     )
 
 
-def _sum(costs: list[ModelCost]) -> ModelCost:
+def sum_costs(costs: list[ModelCost]) -> ModelCost:
     """Return the summed cost of modules that run in sequence."""
     return ModelCost(
         macs=sum(cost.macs for cost in costs),

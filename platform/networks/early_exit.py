@@ -45,6 +45,7 @@ class EarlyExitNetwork(nn.Module):
         self.stages, self.heads = nn.ModuleList(stages), nn.ModuleList(heads)
         self.thresholds: tuple[float, ...] = (float("inf"),) * (len(stages) - 1)  # of all exits except the last
         self.log: ExitLog | None = None
+        self.path: tuple[int, ...] | None = None  # its operators, if it is a path of a supernet
 
     def outputs(self, images: torch.Tensor) -> list[torch.Tensor]:
         """Return the output of every exit."""
@@ -56,7 +57,7 @@ class EarlyExitNetwork(nn.Module):
 
     def confidence(self, output: torch.Tensor) -> torch.Tensor:
         """Return the confidence of an exit's output per frame."""
-        return box_confidence(output) if isinstance(self.heads[0], BoxExit) else confidence(output)
+        return output_confidence(self.heads[0], output)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         output, exits = self.exit_early(images)
@@ -81,6 +82,11 @@ class EarlyExitNetwork(nn.Module):
 def confidence(output: torch.Tensor) -> torch.Tensor:
     """Return the largest class probability of each frame, averaged over places."""
     return output.softmax(dim=1).amax(dim=1).flatten(1).mean(dim=1) if output.dim() > 2 else output.softmax(1).amax(1)
+
+
+def output_confidence(head: nn.Module, output: torch.Tensor) -> torch.Tensor:
+    """Return the confidence of a head's output per frame."""
+    return box_confidence(output) if isinstance(head, BoxExit) else confidence(output)
 
 
 def place_thresholds(confidences: Floats, shares: Sequence[float]) -> tuple[float, ...]:
@@ -115,7 +121,11 @@ def geometric_shares(exits: int, ratio: float) -> Floats:
 
 def mean_cost(network: EarlyExitNetwork, size: tuple[int, int], leaving: Floats) -> ModelCost:
     """Return the mean cost of a frame for given shares per exit; overheads of layers are not reduced."""
-    whole = count_cost(network, *size)
+    return mean_cost_of(count_cost(network, *size), leaving)
+
+
+def mean_cost_of(whole: ModelCost, leaving: Floats) -> ModelCost:
+    """Return the mean cost of a frame, given the cost of all layers and the shares of frames per exit."""
     reached = 1 - np.concatenate([[0.0], np.cumsum(leaving)[:-1]])
     layers = []
     for layer in whole.layers:

@@ -129,6 +129,42 @@ def inherit(pair: LowRank, weight: torch.Tensor) -> None:
         down.copy_((right[:rank] * root[:, None]).reshape(rank, height, outputs).permute(2, 0, 1)[..., None])
 
 
+class Dense(nn.Module):
+    """Dense connections (DenseNet): each layer and the output read all features before them.
+
+    A stride averages the input first.
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        grown = narrow_width(inputs)
+        self.pool = nn.AvgPool2d(stride, ceil_mode=True) if stride > 1 else nn.Identity()
+        self.layers = nn.ModuleList(
+            nn.Sequential(_conv(inputs + before, grown, 3), *_norm_relu(grown)) for before in (0, grown)
+        )
+        self.join = _conv(inputs + 2 * grown, outputs, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.pool(x)
+        for layer in self.layers:
+            x = torch.cat([x, layer(x)], dim=1)
+        output: torch.Tensor = self.join(x)
+        return output
+
+
+class HalfResolution(nn.Module):
+    """A 3x3 convolution at half the resolution, whose output is repeated to the full size."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.stride = stride
+        self.pool, self.conv = nn.AvgPool2d(2, ceil_mode=True), _conv(inputs, outputs, 3, stride)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        size = [-(-edge // self.stride) for edge in x.shape[-2:]]
+        return nn.functional.interpolate(self.conv(self.pool(x)), size=size, mode="nearest")
+
+
 def _fire(inputs: int, outputs: int, stride: int) -> nn.Module:
     middle, half = narrow_width(inputs), math.ceil(outputs / 2)
     expand = _conv(middle, half, 1, stride), _conv(middle, outputs - half, 3, stride)
@@ -179,6 +215,8 @@ OPERATORS: Mapping[str, Callable[[int, int, int], nn.Module]] = {
     "shuffle": _shuffled,
     "mbconv": _inverted,
     "identity": _skip,
+    "dense": Dense,
+    "resolution": HalfResolution,
 }
 
 

@@ -18,16 +18,9 @@ CRITICAL = ("fire", "svd", BASE)  # operators of a critical stage
 FIVE = ("shuffle", "dwsep", "fire", "svd", BASE)
 SPARSE = {"sparse80": 0.8, "sparse60": 0.6, "sparse40": 0.4}  # pruned share of the inner filters
 MERGED = "merged"  # one block for the stage
+LEAVING = "@"  # before the threshold in a path's name
 Path = tuple[int, ...]  # operator of each stage up to the exit
 Operators = tuple[tuple[str, ...], ...]  # by stage, `base` last
-
-SPACES: dict[str, Operators] = {
-    "tiny": (("dwsep", "svd", BASE),) * 4,
-    "small": (("dwsep", "fire", "svd", BASE),) * 4,
-    "lego": ((*SPARSE, BASE),) * 4,
-    "supernet": ((MERGED, "sparse40", BASE),) * 4,
-    "paper480": (FIVE, FIVE, CRITICAL, FIVE),
-}
 
 
 @dataclass(frozen=True)
@@ -97,3 +90,34 @@ class PathSpace:
     def whole(self, exit_: int) -> int:
         """Return the number of the path without operators to an exit, counted from 0."""
         return self.offsets[exit_ + 1] - 1
+
+
+@dataclass(frozen=True)
+class PathCatalogue:
+    """The numbers of all networks of a supernet: its paths, then those with confidence exits.
+
+    Such a path has several exits. A frame leaves at the first one whose confidence reaches the threshold.
+    """
+
+    space: PathSpace
+    thresholds: tuple[float, ...] = ()
+
+    @cached_property
+    def _first(self) -> int:
+        """Return the number of the first path with several exits."""
+        return self.space.offsets[1]
+
+    def __len__(self) -> int:
+        return len(self.space) + len(self.thresholds) * (len(self.space) - self._first)
+
+    def decode(self, number: int) -> tuple[Path, float | None]:
+        """Return the path with a number, and its threshold; None: all frames leave at its last exit."""
+        if number < len(self.space) or number >= len(self):
+            return self.space.decode(number), None
+        place, rest = divmod(number - len(self.space), len(self.space) - self._first)
+        return self.space.decode(self._first + rest), self.thresholds[place]
+
+    def name(self, number: int) -> str:
+        """Return the name of a path, followed by its threshold in percent, as in `svd.base@90`."""
+        path, threshold = self.decode(number)
+        return self.space.name(path) + ("" if threshold is None else f"{LEAVING}{100 * threshold:g}")

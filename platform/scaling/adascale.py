@@ -109,9 +109,10 @@ class AdaScale(PathScaling):
     headroom: Annotated[float, Gt(0), Le(1), Means("share of the latency limit that a better path may take")] = 0.9
 
     def faults(self) -> list[str]:
-        """Refuse an objective that is the same for every path."""
+        """Return the faults of the paths, and refuse an objective that is the same for each of them."""
         free = not self.latency_weight and not self.energy_weight
-        return ["'latency_weight' and 'energy_weight' are both 0, one must be above 0"] if free else []
+        equal = ["'latency_weight' and 'energy_weight' are both 0, one must be above 0"] if free else []
+        return [*super().faults(), *equal]
 
     def select_within(
         self, variants: Sequence[Variant], budget: Budget, state: AdaScaleState | None

@@ -22,7 +22,8 @@ from annotated_types import Ge, Gt, Le
 from driftlab.errors import RequestError
 from driftlab.platform.core.parameters import BEFORE, CHOOSING, Means
 from driftlab.platform.core.records import Variant, Weights
-from driftlab.platform.networks.paths import MERGED, SPACES, SPARSE, Operators, PathSpace
+from driftlab.platform.networks.paths import LEAVING, MERGED, SPARSE, Operators, PathCatalogue, PathSpace
+from driftlab.platform.networks.spaces import SPACES, find_space, stages_faults
 from driftlab.platform.scaling.base import (
     Budget,
     Profile,
@@ -35,6 +36,8 @@ from driftlab.platform.scaling.base import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from torch import nn
 
     from driftlab.platform.networks.branched import Branched
@@ -53,9 +56,16 @@ class PathFamily:
     val_accuracies: tuple[float, ...]
     test_accuracies: tuple[float, ...]
     plan: StagePlan | None = None  # of the stages; None: equally many blocks each
+    thresholds: tuple[float, ...] = ()  # of confidence exits
+    leaving: npt.NDArray[np.float64] | None = None  # share of validation frames per exit, by path and threshold
+
+    @property
+    def catalogue(self) -> PathCatalogue:
+        """Return the numbers of all networks."""
+        return PathCatalogue(self.branched.space, self.thresholds)
 
     def __len__(self) -> int:
-        return len(self.branched.space)
+        return len(self.catalogue)
 
 
 @dataclass(frozen=True)
@@ -63,8 +73,8 @@ class PathScaling(Scaling):
     """Base of members that select among the paths of a supernet."""
 
     space: Annotated[
-        Literal["tiny", "small", "paper480", "lego", "supernet"],
-        Means("operators per stage: 120, 340 or 480 paths with four exits; lego prunes, supernet merges blocks"),
+        str,
+        Means("operators per stage, by name or in a YAML file; tiny has 120 paths to four exits", names=tuple(SPACES)),
     ] = "tiny"
     exits: Annotated[int, Ge(1), Le(4), Means("stages, each with an exit; at most one per block")] = 4
     placement: Annotated[
@@ -76,16 +86,37 @@ class PathScaling(Scaling):
         Literal["freeze", "conditional"],
         Means("Algorithm 1: freeze earlier stages (a), or update the one before if its exit gains (b)"),
     ] = field(default="freeze", metadata={BEFORE: "freeze"})
-    stage_epochs: Annotated[int, Ge(0), Means("epochs per stage", "epochs")] = 8
+    stage_epochs: Annotated[int, Ge(0), Means("epochs per stage, at most where it has a goal", "epochs")] = 8
+    stage_goals: Annotated[
+        tuple[float, ...],
+        Ge(0),
+        Le(1),
+        Means("Acc_i of Algorithm 1: accuracies at which stages stop training, the last for all later", "fraction"),
+    ] = field(default=(), metadata={BEFORE: ()})
     learning_rate: Annotated[float, Gt(0), Le(10), Means("initial learning rate of stages")] = 0.05
     operator_epochs: Annotated[int, Ge(0), Means("epochs per operator", "epochs")] = 3
     path_epochs: Annotated[int, Ge(0), Means("epochs of training along random paths", "epochs")] = 2
     batch: Annotated[int, Ge(2), Means("batch size", "frames")] = 32
+    confidence: Annotated[
+        tuple[float, ...],
+        Gt(0),
+        Le(1),
+        Means("confidence from which a frame leaves a path at an earlier exit, one more network per path and value"),
+    ] = field(default=(), metadata={BEFORE: ()})
 
     version = 2
     needs_data = True
     nested = False
     built_as: ClassVar[str] = "branches"
+
+    def faults(self) -> list[str]:
+        """Return the faults of the space and of the confidence thresholds."""
+        faults, repeated = stages_faults(self.space, "exits", self.exits), len(set(self.confidence))
+        if repeated < len(self.confidence):
+            faults.append(f"'confidence' is {self.confidence}, its values must differ")
+        if self.confidence and self.exits < 2:
+            faults.append("'confidence' needs an earlier exit; set exits: 2 or more")
+        return faults
 
     def build(self, model: nn.Module, data: DataSplits | None) -> PathFamily:
         from driftlab.platform.networks.training.training_loop import TrainingSchedule, deterministic
@@ -96,17 +127,35 @@ class PathScaling(Scaling):
         with deterministic(data.seed):
             # Branch diversity establishment: where exits and operators are.
             plan = self._plan(model, data) if self.placement == "probed" else None
-            branched = branch_model(model, data.size, SPACES[self.space], self.exits, plan)
+            branched = branch_model(model, data.size, find_space(self.space), self.exits, plan)
             # Algorithm 1 (a) or (b), then the operators.
             stage = TrainingSchedule(self.stage_epochs, self.learning_rate, self.batch)
             schedule = staged.StagedSchedule(stage, self.operator_epochs, self.path_epochs)
-            (train_conditionally if self.training == "conditional" else staged.train_stages)(branched, data, stage)
+            train = train_conditionally if self.training == "conditional" else staged.train_stages
+            train(branched, data, stage, self.stage_goals)
             staged.train_operators(branched, data, schedule)
             staged.train_paths(branched, data, schedule)
             # Performance index table: the accuracy of every path.
             val, test = (staged.grade_paths(branched, data, split) for split in (data.val, data.test))
-        logger.info("Measured %d paths: %.3f to %.3f", len(val), min(val), max(val))
-        return PathFamily(branched, val, test, plan)
+            family = PathFamily(branched, val, test, plan)
+            if self.confidence:
+                family = self._with_confidence(family, data)
+        logger.info("Measured %d paths: %.3f to %.3f", len(family), min(val), max(val))
+        return family
+
+    def _with_confidence(self, family: PathFamily, data: DataSplits) -> PathFamily:
+        """Measure the paths that confident frames leave at earlier exits."""
+        from driftlab.platform.scaling.leaving import grade_leaving
+
+        catalogue = PathCatalogue(family.branched.space, self.confidence)
+        val, test = (grade_leaving(family.branched, catalogue, data, split) for split in (data.val, data.test))
+        return replace(
+            family,
+            val_accuracies=(*family.val_accuracies, *val.scores),
+            test_accuracies=(*family.test_accuracies, *test.scores),
+            thresholds=self.confidence,
+            leaving=val.leaving,
+        )
 
     def _plan(self, model: nn.Module, data: DataSplits) -> StagePlan:
         """Plan the stages by probing every block."""
@@ -123,25 +172,44 @@ class PathScaling(Scaling):
             which = most_accurate(family.val_accuracies)
         else:
             which = check_index(budget.variant, len(family))
-        return family.branched.network(family.branched.space.decode(which))
+        path, threshold = family.catalogue.decode(which)
+        if threshold is None:
+            return family.branched.network(path)
+        from driftlab.platform.networks.leaving import leaving_network
+
+        return leaving_network(family.branched, path, threshold)
 
     def absorb(self, family: PathFamily, variant: nn.Module) -> PathFamily:
         from driftlab.platform.networks.branched import PathNetwork
+        from driftlab.platform.networks.early_exit import EarlyExitNetwork
+        from driftlab.platform.networks.leaving import replaced_by
 
+        if isinstance(variant, EarlyExitNetwork) and variant.path is not None:
+            return replace(family, branched=replaced_by(family.branched, variant))
         if not isinstance(variant, PathNetwork):
             raise RequestError(f"This {type(variant).__name__} is none of the family's {len(family)} networks.")
         return replace(family, branched=family.branched.replaced(variant))
 
     def profile(self, family: PathFamily, size: Size) -> tuple[Profile, ...]:
-        from driftlab.platform.networks.branched import count_paths, module_bytes
+        from driftlab.platform.networks.branched import count_modules, module_bytes, sum_paths
+        from driftlab.platform.networks.leaving import leaving_cost, used_modules
 
-        branched, space = family.branched, family.branched.space
-        sizes, costs = module_bytes(branched), count_paths(branched, *size)
+        branched, catalogue, fixed = family.branched, family.catalogue, len(family.branched.space)
+        sizes, counted = module_bytes(branched), count_modules(branched, *size)
+        costs, used = sum_paths(branched, counted), list[list[str]]()
+        for which in range(len(family)):
+            path, _ = catalogue.decode(which)
+            if which < fixed:
+                used.append([name for name, _ in branched.used(path)])
+            else:
+                assert family.leaving is not None, "it was measured with its thresholds"
+                used.append(used_modules(branched, path))
+                costs.append(leaving_cost(branched, counted, path, family.leaving[which - fixed]))
         accuracies = zip(family.val_accuracies, family.test_accuracies, strict=True)
         return tuple(
             Profile(
-                space.name(path := space.decode(which)), val, costs[which].weight_bytes, costs[which], test,
-                tuple((name, sizes[name]) for name, _ in branched.used(path)),
+                catalogue.name(which), val, costs[which].weight_bytes, costs[which], test,
+                tuple((name, sizes[name]) for name in used[which]),
             )
             for which, (val, test) in enumerate(accuracies)
         )  # fmt: skip
@@ -155,6 +223,7 @@ class PathScaling(Scaling):
             "accuracies": np.array(family.val_accuracies),
             "judged": np.array(family.test_accuracies),
             **({"plan": np.array([family.plan.ends, family.plan.critical])} if family.plan else {}),
+            **({} if family.leaving is None else {"leaving": family.leaving}),
             **{
                 f"{part}/{name}": array
                 for part, module in family.branched.parts()
@@ -172,11 +241,11 @@ class PathScaling(Scaling):
             ends, critical = arrays["plan"].tolist()
             plan = StagePlan(tuple(ends), tuple(map(bool, critical)))
         with deterministic(0):  # the random weights are replaced
-            branched = branch_model(model, size, SPACES[self.space], self.exits, plan)
+            branched = branch_model(model, size, find_space(self.space), self.exits, plan)
         for part, module in branched.parts():
             load(module, {key.partition("/")[2]: array for key, array in arrays.items() if key.startswith(f"{part}/")})
         val, test = (tuple(arrays[name].tolist()) for name in ("accuracies", "judged"))
-        return PathFamily(branched, val, test, plan)
+        return PathFamily(branched, val, test, plan, self.confidence, arrays.get("leaving"))
 
 
 def branch_model(
@@ -243,14 +312,14 @@ def pruned_block(block: Block, share: float) -> nn.Module:
 
 
 def exit_of(variant: Variant) -> int:
-    """Return the exit of a path, from 1 on, by its name."""
-    return variant.name.count(".") + 1
+    """Return the last exit of a path, from 1 on, by its name."""
+    return variant.name.partition(LEAVING)[0].count(".") + 1
 
 
 def full_depth(variants: Sequence[Variant]) -> list[int]:
-    """Return the numbers of the paths to the last exit, the candidates of methods without exits."""
+    """Return the numbers of the paths that all frames run to the last exit, for methods without exits."""
     last = max(map(exit_of, variants))
-    return [which for which, one in enumerate(variants) if exit_of(one) == last]
+    return [which for which, one in enumerate(variants) if exit_of(one) == last and LEAVING not in one.name]
 
 
 def deep_paths(variants: Sequence[Variant]) -> tuple[dict[tuple[str, ...], int], list[list[str]]]:
@@ -288,4 +357,5 @@ class Branches(PathScaling):
         """Return the path without operators to the exit; the budget is ignored."""
         last = exit_of(variants[-1])
         wanted = min(self.exit or last, last)
-        return max(which for which, one in enumerate(variants) if exit_of(one) == wanted), state
+        whole = [which for which, one in enumerate(variants) if exit_of(one) == wanted and LEAVING not in one.name]
+        return max(whole), state

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks.branched import Branched
 from driftlab.platform.networks.predict import to_input
 from driftlab.platform.networks.training.training_loop import DataSplits, TrainingSchedule, epochs
-from driftlab.platform.scaling.staged import Prefix, Rows, grade_features, run, train_exit
+from driftlab.platform.scaling.staged import Prefix, Rows, goal_of, grade_features, run, train_exit
 
 logger = logging.getLogger(__name__)
 PREVIOUS_RATE_FACTOR = 0.1  # learning rate of stage i-1 over that of stage i
@@ -63,29 +63,39 @@ class Pair:
         data = self.prefix.data
         return grade_features(data, data.val, run(self.bodies[0], self.prefix.val), self.heads[0])
 
+    def score_last(self) -> float:
+        """Return the validation score of exit i."""
+        data, between = self.prefix.data, run(self.bodies[0], self.prefix.val)
+        return grade_features(data, data.val, run(self.bodies[1], between), self.heads[1])
 
-def train_conditionally(branched: Branched, data: DataSplits, schedule: TrainingSchedule) -> list[float]:
+
+def train_conditionally(
+    branched: Branched, data: DataSplits, schedule: TrainingSchedule, goals: Sequence[float] = ()
+) -> list[float]:
     """Train the stages in place and return the accuracy of each exit.
 
-    Each stage trains together with the previous one.
+    Each stage trains together with the previous one, until it reaches its goal if there are any; see `goal_of`.
     """
     bodies = [nn.Sequential(branched.stem, branched.stages[0][-1]), *(modules[-1] for modules in branched.stages[1:])]
     prefix = Prefix(data, branched)
-    scores = [train_exit(prefix, bodies[0], branched.heads[0], schedule, rng_for(data.seed, "scaling", "stage", 0))]
+    rng = rng_for(data.seed, "scaling", "stage", 0)
+    scores = [train_exit(prefix, bodies[0], branched.heads[0], schedule, rng, goal_of(goals, 0))]
     for which in range(1, branched.space.stages):
         pair = Pair(prefix, (bodies[which - 1], bodies[which]), (branched.heads[which - 1], branched.heads[which]))
         if schedule.epochs:
-            *_, scores[-1] = commits(pair, data, schedule, scores[-1], which)
+            *_, scores[-1] = commits(pair, data, schedule, scores[-1], which, goal_of(goals, which))
         prefix.pass_through(bodies[which - 1])
         last = replace(schedule, epochs=min(1, schedule.epochs))
         rng = rng_for(data.seed, "scaling", "stage", which, "last")
-        scores.append(train_exit(prefix, bodies[which], branched.heads[which], last, rng))
+        scores.append(train_exit(prefix, bodies[which], branched.heads[which], last, rng, goal_of(goals, which)))
         logger.info("Trained stage %d: %.3f, previous exit: %.3f", which + 1, scores[-1], scores[-2])
     return scores
 
 
-def commits(pair: Pair, data: DataSplits, schedule: TrainingSchedule, best: float, which: int) -> Iterator[float]:
-    """Train two stages, starting from Acc_{i-1} = `best`; yield it after every epoch."""
+def commits(
+    pair: Pair, data: DataSplits, schedule: TrainingSchedule, best: float, which: int, goal: float | None = None
+) -> Iterator[float]:
+    """Train two stages from Acc_{i-1} = `best` on; yield it per epoch, until exit i reaches a goal."""
     saved: dict[str, Any] = copy.deepcopy(pair.previous.state_dict())
     both = nn.ModuleList([*pair.bodies, *pair.heads])
     for epoch in range(schedule.epochs):
@@ -99,4 +109,6 @@ def commits(pair: Pair, data: DataSplits, schedule: TrainingSchedule, best: floa
         else:
             pair.previous.load_state_dict(saved)
         yield best
+        if goal is not None and pair.score_last() >= goal:
+            break
     both.eval()

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 from annotated_types import Ge, Gt, Le
 
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
-from driftlab.platform.networks.paths import SPACES
+from driftlab.platform.networks.spaces import SPACES, find_space, stages_faults
 from driftlab.platform.scaling.base import Size
 from driftlab.platform.scaling.branches import branch_model
 from driftlab.platform.scaling.single import SingleFamily, SingleNetworkScaling
@@ -35,7 +35,7 @@ class PathSearchScaling(SingleNetworkScaling):
     """Base of members that search one operator per stage."""
 
     space: Annotated[
-        Literal["tiny", "small", "paper480", "lego", "supernet"], Means("search space: operators per stage")
+        str, Means("search space: operators per stage, by name or in a YAML file", names=tuple(SPACES))
     ] = "small"
     stages: Annotated[int, Ge(1), Le(4), Means("stages; at most one per block")] = 4
     search_epochs: Annotated[int, Ge(0), Means("epochs of the search", "epochs")] = 8
@@ -44,6 +44,10 @@ class PathSearchScaling(SingleNetworkScaling):
     batch: Annotated[int, Ge(2), Means("batch size", "frames")] = 32
 
     version = 2
+
+    def faults(self) -> list[str]:
+        """Return the faults of the space, or that it has too few stages."""
+        return stages_faults(self.space, "stages", self.stages)
 
     @abstractmethod
     def find_path(self, branched: Branched, data: DataSplits, schedule: TrainingSchedule) -> Path:
@@ -54,11 +58,11 @@ class PathSearchScaling(SingleNetworkScaling):
 
         assert data is not None
         with deterministic(data.seed):
-            supernet = branch_model(model, data.size, SPACES[self.space], self.stages)
+            supernet = branch_model(model, data.size, find_space(self.space), self.stages)
             for _, part in supernet.parts():
                 _reset_parameters(part)
             path = self.find_path(supernet, data, TrainingSchedule(self.search_epochs, self.learning_rate, self.batch))
-            network = branch_model(model, data.size, SPACES[self.space], self.stages).network(path)
+            network = branch_model(model, data.size, find_space(self.space), self.stages).network(path)
             family = self.train(
                 network, data, TrainingSchedule(self.epochs, self.learning_rate, self.batch), "searched"
             )
@@ -67,7 +71,7 @@ class PathSearchScaling(SingleNetworkScaling):
 
     def title(self, network: nn.Module) -> str:
         path = cast("PathNetwork", network).path
-        return ".".join(names[operator] for names, operator in zip(SPACES[self.space], path, strict=False))
+        return ".".join(names[operator] for names, operator in zip(find_space(self.space), path, strict=False))
 
     def describe(self, network: nn.Module) -> Weights:
         import numpy as np
@@ -75,7 +79,7 @@ class PathSearchScaling(SingleNetworkScaling):
         return {"path": np.array(cast("PathNetwork", network).path)}
 
     def empty(self, model: nn.Module, arrays: Weights, size: Size) -> nn.Module:
-        return branch_model(model, size, SPACES[self.space], self.stages).network(tuple(arrays["path"].tolist()))
+        return branch_model(model, size, find_space(self.space), self.stages).network(tuple(arrays["path"].tolist()))
 
 
 def _reset_parameters(part: nn.Module) -> None:

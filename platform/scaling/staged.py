@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -65,24 +65,37 @@ def run(module: nn.Module, x: Tensor) -> Tensor:
         return torch.cat([module(part) for part in torch.split(x, CHUNK)])
 
 
-def train_stages(branched: Branched, data: DataSplits, schedule: TrainingSchedule) -> list[float]:
+def train_stages(
+    branched: Branched, data: DataSplits, schedule: TrainingSchedule, goals: Sequence[float] = ()
+) -> list[float]:
     """Train the partitions p_1 ... p_n with their exits, in place, and return the accuracy of each exit.
 
     Algorithm 1 with option (a): earlier partitions are frozen, batch norms included. No gradient flows into them, so
-    their activations are not stored, and training memory falls from stage to stage.
+    their activations are not stored, and training memory falls from stage to stage. `goals` are the Acc_i at which
+    stages stop; see `goal_of`.
     """
     prefix, scores = Prefix(data, branched), list[float]()
     for which, (modules, head) in enumerate(zip(branched.stages, branched.heads, strict=True)):
         body = nn.Sequential(*([branched.stem] if which == 0 else []), modules[-1])
         rng = rng_for(data.seed, "scaling", "stage", which)
-        scores.append(train_exit(prefix, body, head, schedule, rng))
+        scores.append(train_exit(prefix, body, head, schedule, rng, goal_of(goals, which)))
         prefix.pass_through(body)
         logger.info("Trained stage %d with its exit: %.3f", which + 1, scores[-1])
     return scores
 
 
+def goal_of(goals: Sequence[float], which: int) -> float | None:
+    """Return Acc_i of a stage, the last one for all later stages; None without goals: all epochs run."""
+    return goals[min(which, len(goals) - 1)] if goals else None
+
+
 def train_exit(
-    prefix: Prefix, body: nn.Module, head: nn.Module, schedule: TrainingSchedule, rng: np.random.Generator
+    prefix: Prefix,
+    body: nn.Module,
+    head: nn.Module,
+    schedule: TrainingSchedule,
+    rng: np.random.Generator,
+    goal: float | None = None,
 ) -> float:
     """Train a stage with its exit on frozen input features, keep the best epoch and return its accuracy."""
     part, data = nn.ModuleList([body, head]), prefix.data
@@ -97,7 +110,7 @@ def train_exit(
         part.eval()
         return grade_features(data, data.val, run(body, prefix.val), head)
 
-    return keep_best(part, data, schedule, rng, learn, score)
+    return keep_best(part, data, schedule, rng, learn, score, goal)
 
 
 def keep_best(
@@ -107,13 +120,20 @@ def keep_best(
     rng: np.random.Generator,
     learn: Callable[[Rows], None],
     score: Callable[[], float],
+    goal: float | None = None,
 ) -> float:
-    """Train in place, keep the epoch (or the start) with the best score, and return this score."""
+    """Train in place, keep the epoch (or the start) with the best score, and return this score.
+
+    No further epoch begins once the score has reached a goal.
+    """
     best, kept = score(), copy.deepcopy(part.state_dict())
-    for _ in epochs(part, data, schedule, rng, learn=learn):
+    most = math.inf if goal is None else goal
+    for _ in epochs(part, data, schedule, rng, learn=learn) if best < most else ():
         now = score()
         if now > best:
             best, kept = now, copy.deepcopy(part.state_dict())
+        if best >= most:
+            break
     part.load_state_dict(kept)
     part.eval()
     return best

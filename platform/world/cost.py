@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from driftlab.errors import RunError
 from driftlab.platform.core.records import LayerCost, ModelCost, Passes, TaskCost
+from driftlab.platform.world import accesses
 from driftlab.platform.world.hardware import Hardware
 
 LINEAR = (
@@ -33,27 +35,28 @@ def inference_s(cost: ModelCost, hardware: Hardware, *, batch: int = 1, share: f
 
 def task_cost(cost: ModelCost, hardware: Hardware, passes: Passes) -> TaskCost:
     """Return time, energy, and additional memory of counted passes of a network."""
-    back = list(_backward_layers(cost, passes.trained, passes.shares))
+    back, hits = list(_backward_layers(cost, passes.trained, passes.shares)), _hits_of(cost, hardware)
     forth, others = ([(layer, 1.0) for layer in layers] for layers in (_layers(cost), passes.others))
     steps = [
-        *_layer_costs(forth, hardware, passes.forward),
-        *_layer_costs(back, hardware, passes.backward),
-        *_layer_costs(others, hardware, (1,)),
+        *_layer_costs(forth, hardware, passes.forward, hits),
+        *_layer_costs(back, hardware, passes.backward, hits),
+        *_layer_costs(others, hardware, (1,), hits),
     ]
     by_name = {layer.name: layer for layer in _layers(cost)}
     for name, frames, times in passes.beyond:
-        steps += _layer_costs([(by_name[name], times)], hardware, [frames])
+        steps += _layer_costs([(by_name[name], times)], hardware, [frames], hits)
     seconds, joules = (sum(values) for values in zip(*steps, strict=True)) if steps else (0.0, 0.0)
     return TaskCost({"accelerator": seconds} if seconds else {}, _kept_bytes(cost, passes, back), joules)
 
 
 def _layer_costs(
-    layers: Sequence[tuple[LayerCost, float]], hardware: Hardware, batches: Sequence[float]
+    layers: Sequence[tuple[LayerCost, float]], hardware: Hardware, batches: Sequence[float], hits: float
 ) -> Iterator[tuple[float, float]]:
     """Yield seconds and joules of each layer in each pass; passes of one size are computed once."""
     by_frames = {
         frames: [
-            (times * _layer_s(one, hardware, frames), times * _layer_j(one, hardware, frames)) for one, times in layers
+            (times * _layer_s(one, hardware, frames), times * _layer_j(one, hardware, frames, hits))
+            for one, times in layers
         ]
         for frames in set(batches)
     }
@@ -93,7 +96,11 @@ def flow_cost(height: int, width: int, hardware: Hardware) -> TaskCost:
     macs += height * width * WARP_MACS
     moved = int(height * width * FLOW_LEVELS * FLOW_ROUNDS * 4 * 12)  # five coefficients read, five written, the flow
     layer = LayerCost("flow", "Flow", macs, 0, moved // 2, moved // 2 + height * width * WARP_BYTES, 0)
-    return TaskCost({"accelerator": _layer_s(layer, hardware, 1)}, moved // FLOW_ROUNDS, _layer_j(layer, hardware, 1))
+    return TaskCost(
+        {"accelerator": _layer_s(layer, hardware, 1)},
+        moved // FLOW_ROUNDS,
+        _layer_j(layer, hardware, 1, hardware.energy.cached),
+    )
 
 
 def auxiliary_cost(hardware: Hardware, *, macs: float = 0, moved_bytes: float = 0) -> TaskCost:
@@ -104,16 +111,23 @@ def auxiliary_cost(hardware: Hardware, *, macs: float = 0, moved_bytes: float = 
 
 def moving_j(moved_bytes: float, hardware: Hardware) -> float:
     """Return the energy of moving bytes through memory."""
+    if (memory := hardware.energy.accesses) is not None:
+        return accesses.energy_j(moved_bytes, hardware.energy.cached, memory)
     return moved_bytes * _byte_pj(hardware) * 1e-12
 
 
 def computing_j(macs: float, hardware: Hardware) -> float:
-    """Return the energy of multiply-accumulates."""
+    """Return the energy of multiply-accumulates; none where accesses are counted instead."""
+    if hardware.energy.accesses is not None:
+        return 0.0
     return macs * hardware.energy.mac_pj * 1e-12
 
 
 def inference_j(cost: ModelCost, hardware: Hardware) -> float:
     """Return the energy of one forward pass."""
+    if (memory := hardware.energy.accesses) is not None:
+        listed = replace(cost, layers=tuple(_layers(cost)))
+        return accesses.energy_j(accesses.accesses(listed), _hits_of(cost, hardware), memory)
     moved = sum(_bytes(layer, batch=1) for layer in _layers(cost))
     return (cost.macs * hardware.energy.mac_pj + moved * _byte_pj(hardware)) * 1e-12
 
@@ -145,7 +159,15 @@ def _kept_bytes(cost: ModelCost, passes: Passes, back: Sequence[tuple[LayerCost,
     return max(passes.backward) * activations + gradients + passes.kept_bytes
 
 
-def _layer_j(layer: LayerCost, hardware: Hardware, batch: float) -> float:
+def _hits_of(cost: ModelCost, hardware: Hardware) -> float:
+    """Return the share of a network's bytes that come from the cache."""
+    memory = hardware.energy.accesses
+    return hardware.energy.cached if memory is None else accesses.hits_of(cost, memory)
+
+
+def _layer_j(layer: LayerCost, hardware: Hardware, batch: float, hits: float) -> float:
+    if (memory := hardware.energy.accesses) is not None:
+        return accesses.energy_j(_bytes(layer, batch), hits, memory) if accesses.is_counted(layer) else 0.0
     return computing_j(batch * layer.macs, hardware) + moving_j(_bytes(layer, batch), hardware)
 
 

@@ -6,12 +6,13 @@ The time of a network is, per layer, an overhead plus the maximum of compute tim
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Gt, Le
 
 from driftlab.errors import unknown_name
+from driftlab.platform.world.accesses import MemoryModel
 from driftlab.platform.world.profile import STRICT, parse
 
 Positive = Annotated[float, Gt(0)]
@@ -20,7 +21,10 @@ NotNegative = Annotated[float, Ge(0)]
 
 @dataclass(frozen=True)
 class Energy:
-    """Energy model: per multiply-accumulate, per byte of cache or DRAM, per megabyte read from storage."""
+    """Energy model: per multiply-accumulate, per byte of cache or DRAM, per megabyte read from storage.
+
+    With `accesses`, memory accesses of networks and moved bytes are charged alone.
+    """
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -30,13 +34,19 @@ class Energy:
     # An eMMC 4.5 reads 70 MB/s at no more than 250 mW (Li et al., FAST 2014). Dropping a network moves no byte.
     page_mj_per_mb: NotNegative = 3.6
     cached: Annotated[float, Ge(0), Le(1)] = 0.5  # share of the bytes that come from the cache
+    accesses: MemoryModel | None = None  # AdaScale's Eq. 3 to 5
 
 
 # 45 nm: a float multiply and add 3.7 + 0.9 pJ, four bytes from SRAM 5 pJ, from DRAM 640 pJ (Horowitz, ISSCC 2014).
 PHYSICAL = Energy(mac_pj=4.6, cache_pj_per_byte=1.25, dram_pj_per_byte=160.0)
 # Constants of AdaScale's released evaluator, which attributes the full power of a phone to its arithmetic.
 CROWDHMT = Energy(mac_pj=5000.0, cache_pj_per_byte=0.05, dram_pj_per_byte=100.0)
-ENERGIES: Mapping[str, Energy] = {"physical": PHYSICAL, "crowdhmt": CROWDHMT}
+ENERGIES: Mapping[str, Energy] = {
+    "physical": PHYSICAL,
+    "crowdhmt": CROWDHMT,
+    "accesses": replace(PHYSICAL, accesses=MemoryModel()),
+    "accesses-gpu": replace(PHYSICAL, accesses=MemoryModel(gpu_share=1.0)),
+}
 
 UFS, EMMC, SSD = 850e6, 250e6, 3.4e9  # storage: bytes/s of sequential reads
 
@@ -112,10 +122,15 @@ def find(name: str) -> Hardware:
 
 
 def from_mapping(given: Mapping[str, Any]) -> Hardware:
-    """Parse the hardware of a spec; its `energy` may be a name of ENERGIES."""
+    """Parse the hardware of a spec; `preset` has the other fields, and `energy` may be a name of ENERGIES."""
+    if "preset" in given:
+        base = asdict(find(str(given["preset"])))
+        given = {**base, **{key: value for key, value in given.items() if key != "preset"}}
     energy = given.get("energy")
     if isinstance(energy, str):
         if energy not in ENERGIES:
             raise unknown_name("energy", energy, ENERGIES)
         given = {**given, "energy": asdict(ENERGIES[energy])}
+    elif isinstance(energy, Mapping) and "accesses" in energy:
+        given = {**given, "energy": {**asdict(PHYSICAL), **energy}}
     return parse(Hardware, "hardware", given)

@@ -33,10 +33,10 @@ def on_signs(name):
 
 
 def searchable(member):
-    """Name the parameters that are numbers with a default, choices or switches, and make no bound."""
+    """Name the parameters that are numbers with a default, choices, names or switches, and make no bound."""
     found = []
     for name, one in parameters_of(member_class(member.family, member.name)).items():
-        plain = isinstance(one.default, bool | int | float)
+        plain = isinstance(one.default, bool | int | float) or bool(one.names)
         if name not in catalogue.BOUNDS and (plain or typing.get_origin(one.hint) is typing.Literal):
             found.append(name)
     return found

@@ -12,7 +12,7 @@ import torch
 from driftlab.platform.core.records import ModelCost, Reply
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.branched import MixedNetwork
-from driftlab.platform.networks.paths import SPACES
+from driftlab.platform.networks.spaces import SPACES
 from driftlab.platform.networks.training import training_loop
 from driftlab.platform.networks.training.training_loop import (
     DataSplits,

@@ -8,7 +8,8 @@ import torch
 
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.chain import Chain, chain_of
-from driftlab.platform.networks.paths import SPACES, PathSpace
+from driftlab.platform.networks.paths import PathSpace
+from driftlab.platform.networks.spaces import SPACES
 from driftlab.platform.scaling.branches import Branches, make_stage, pruned_block
 
 EXAMPLE = torch.randn(1, 3, *factory.SIZE)

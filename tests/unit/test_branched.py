@@ -19,8 +19,9 @@ from driftlab.platform.core.registry import Member, builder_of
 from driftlab.platform.networks import branched
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
-from driftlab.platform.networks.paths import SPACES, PathSpace
+from driftlab.platform.networks.paths import PathSpace
 from driftlab.platform.networks.predict import to_input
+from driftlab.platform.networks.spaces import SPACES
 from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe
 from driftlab.platform.networks.training.training_loop import TrainingSchedule, deterministic, grade
 from driftlab.platform.scaling import staged
@@ -206,3 +207,36 @@ def test_the_further_the_frozen_part_reaches_the_less_a_step_keeps(monkeypatch):
     images = torch.zeros(256, 3, *factory.SIZE)  # with few frames the momentum of later, wider stages is more
     kept = [measured.training_bytes(stage, x) for stage, x in measured.stages_of(modules(), images)]
     assert len(kept) == 4 and kept == sorted(kept, reverse=True) and len(set(kept)) == 4
+
+
+def test_a_stage_stops_training_at_its_accuracy(monkeypatch):
+    monkeypatch.setattr(staged, "epochs", lambda *given, **named: iter(range(4)))
+
+    def left(goal: float | None, *scores: float) -> tuple[float, list[float]]:
+        rest, part = iter(scores), nn.Linear(1, 1)
+        best = staged.keep_best(part, None, None, None, None, rest.__next__, goal)
+        return best, list(rest)
+
+    assert left(0.6, 0.2, 0.5, 0.4, 0.7, 0.9) == (0.7, [0.9])
+    assert left(0.6, 0.7, 0.9) == (0.7, [0.9]), "it has reached it before training"
+    assert left(None, 0.2, 0.5, 0.4, 0.7, 0.6) == (0.7, [])
+    assert [staged.goal_of((0.5, 0.8), which) for which in range(3)] == [0.5, 0.8, 0.8]
+    assert staged.goal_of((), 2) is None
+
+
+def test_two_stages_stop_training_together_at_the_accuracy_of_the_later(monkeypatch):
+    monkeypatch.setattr("driftlab.platform.scaling.conditional.epochs", lambda *given, **named: iter(()))
+    later = iter([0.3, 0.6, 0.5])
+
+    class Scored(Pair):
+        def score(self) -> float:
+            return 0.4
+
+        def score_last(self) -> float:
+            return next(later)
+
+    pair = Scored(None, (nn.Linear(1, 1), nn.Linear(1, 1)), (nn.Linear(1, 1), nn.Linear(1, 1)))
+    given = (pair, replace(factory.problem(), seed=0), TrainingSchedule(3, 0.05, 32), 0.1, 1)
+    assert list(commits(*given, 0.55)) == [0.4, 0.4]
+    assert list(later) == [0.5]
+    assert len(list(commits(*given))) == 3

@@ -11,7 +11,8 @@ from driftlab.platform.networks.box_head import BoxHead, BoxOutput, box_confiden
 from driftlab.platform.networks.branched import BoxExit, Branched, MapExit, branch
 from driftlab.platform.networks.chain import chain_of
 from driftlab.platform.networks.light import TRUNKS, build_like
-from driftlab.platform.networks.paths import SPACES, PathSpace
+from driftlab.platform.networks.paths import PathSpace
+from driftlab.platform.networks.spaces import SPACES
 from driftlab.platform.networks.tasks.boxes import SIDES
 from driftlab.platform.networks.tasks.tasks import DETECTION
 from driftlab.platform.networks.training.training_loop import DataSplits, LabelledFrames

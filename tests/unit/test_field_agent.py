@@ -19,7 +19,7 @@ from benchmarks.fuzz.foreign import REPLIES, foreign_server, token_of
 from driftlab.cli.app import build_app
 from driftlab.errors import DriftlabError, RequestError, WireError
 from driftlab.platform.core.records import Applied
-from driftlab.platform.field.agent import Agent, Ticket, check_token, join, keep_ticket, read_ticket
+from driftlab.platform.field.agent import Agent
 from driftlab.platform.field.client import Backoff, Client, ServerUnavailable
 from driftlab.platform.field.journal import Clocks
 from driftlab.platform.field.lab import LAB
@@ -27,6 +27,7 @@ from driftlab.platform.field.messages import FORMAT
 from driftlab.platform.field.request import experiment_of, parse_session_request
 from driftlab.platform.field.sending import Receiver, Uploader
 from driftlab.platform.field.tables import write_run, write_update_rows
+from driftlab.platform.field.ticket import Ticket, check_token, join, keep_ticket, read_ticket
 from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.read import load
 from driftlab.platform.lab.seal import create_run

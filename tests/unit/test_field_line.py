@@ -13,10 +13,10 @@ from websockets.sync.client import connect
 
 from driftlab.errors import RequestError
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.field.agent import join
 from driftlab.platform.field.client import Client, ServerUnavailable
 from driftlab.platform.field.messages import SampleMessage, decode_results
 from driftlab.platform.field.request import parse_session_request
+from driftlab.platform.field.ticket import join
 from driftlab.platform.field.websocket import Line
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import pack

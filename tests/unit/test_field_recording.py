@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -14,9 +16,11 @@ from driftlab.platform.field.recording import (
     HostSample,
     ProcSource,
     PsutilSource,
+    gpu_use,
     parse_meminfo,
     parse_stat,
     record,
+    source_here,
 )
 from driftlab.platform.world.load_csv import read_steps
 
@@ -87,6 +91,26 @@ def test_sensors_are_read(tmp_path: Path):
     files |= {"sys__class__power_supply__BAT0__capacity": "87\n"}
     sample = machine(tmp_path, **files).sample()
     assert (sample.clock, sample.temperature_c, sample.battery) == (0.75, 41.5, 0.87)
+
+
+def test_the_use_of_the_busiest_gpu_is_sampled(monkeypatch):
+    shares = [30, 70]
+    driver = SimpleNamespace(
+        NVMLError=OSError,
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetCount=lambda: len(shares),
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=shares[handle]),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    assert gpu_use() == 0.7
+    assert source_here().sample().gpu == 0.7
+    shares.clear()
+    assert gpu_use() is None
+    driver.nvmlInit = lambda: Path("/missing").stat()
+    assert gpu_use() is None
+    assert source_here().sample().gpu is None
 
 
 def test_a_recording_has_the_load_of_each_period_at_its_start(tmp_path: Path):

@@ -18,7 +18,7 @@ SHAPES = [(8, 8, 1), (8, 16, 2), (7, 9, 1), (5, 3, 2), (16, 16, 2), (3, 12, 1)]
 
 
 def weights(name: str, c: int, d: int, stride: int) -> list[tuple[int, int]]:
-    """Return each convolution's weight: 1 at the output's resolution, 0 at the input's."""
+    """Return each convolution's weight: 1 at the output's resolution, 0 at the input's, 2 at half."""
     r, half, t = narrow_width(c), math.ceil(d / 2), 2 * c
     g, m = shuffle_groups(c, d)
     e = narrow_width(t)
@@ -33,6 +33,8 @@ def weights(name: str, c: int, d: int, stride: int) -> list[tuple[int, int]]:
         "shuffle": [(c * m // g, 0), (9 * m + m * d // g, 1)],
         "mbconv": [(c * t, 0), (9 * t + t * d, 1), (2 * t * e, -1)],
         "identity": [(0 if skipped else c * d, 1)],
+        "dense": [(9 * c * r + 9 * (c + r) * r + (c + 2 * r) * d, 1)],
+        "resolution": [(9 * c * d, 2)],
     }[name]
 
 
@@ -45,7 +47,7 @@ def test_shapes_parameters_and_operations_are_those_of_the_formula(name: str, c:
     expected = weights(name, c, d, stride)
     assert sum(module.weight.numel() for module in convolutions) == sum(count for count, _ in expected)
     if c == 3:
-        places = {0: 49, 1: math.ceil(7 / stride) ** 2, -1: 1}
+        places = {0: 49, 1: math.ceil(7 / stride) ** 2, -1: 1, 2: math.ceil(4 / stride) ** 2}
         cost = count_cost(nn.Sequential(operator), 7, 7)
         again = 9 * narrow_width(c) ** 2 * places[1] if name == "share" else 0  # the same weights, applied twice
         assert cost.macs == sum(count * places[where] for count, where in expected) + again

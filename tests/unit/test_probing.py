@@ -10,7 +10,8 @@ import torch
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.chain import chain_of
 from driftlab.platform.networks.cost_counter import count_cost
-from driftlab.platform.networks.paths import CRITICAL, SPACES
+from driftlab.platform.networks.paths import CRITICAL
+from driftlab.platform.networks.spaces import SPACES
 from driftlab.platform.scaling.branches import Branches
 from driftlab.platform.scaling.probing import StagePlan, block_macs, critical_stages, place_exits
 

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, needs_chromium]
 FOCUSED = "document.activeElement.id || document.activeElement.closest('tr').dataset.name"
 STATUSES = (
     DeviceStatus(5.0, 4.0, 12.0, 0.25),
-    DeviceStatus(10.0, 3.5, 14.0, 0.5),
+    DeviceStatus(10.0, 3.5, 14.0, 0.5, "svd.base", ((7.5, "base"), (8.0, "svd.base"))),
     DeviceStatus(40.0, 2.5, 16.0, 0.75),  # after a cut of 30 s
 )
 
@@ -88,12 +88,8 @@ def test_it_fits_every_window_and_requests_nothing_elsewhere(server, browser, wi
 def test_score_and_events_are_on_one_time_line(server, browser):
     tab = opened(browser, server).page
     keys = tab.locator("#scores .keys button").all_inner_texts()
-    assert [key for key in keys if key in ("upload", "update", "reset to all weights", "link cut")] == [
-        "upload",
-        "update",
-        "reset to all weights",
-        "link cut",
-    ]
+    kinds = ["upload", "update", "reset to all weights", "switch of network", "link cut"]
+    assert [key for key in keys if key in kinds] == kinds
     cut = tab.locator("#scores line.mark")
     assert cut.count() == 1
     assert "10: until 40" in cut.locator("title").text_content()

@@ -235,10 +235,7 @@ class AppNode:
         self._model = self._network_of(self._family)
         self._built = state.read_buffers(self._model)
         self._layout = vector.layout_of(self._model)
-        leaves = isinstance(
-            self._model, EarlyExitNetwork
-        )  # such networks differ in thresholds, and cost a mean in specs
-        key = (-1 if leaves else budget.variant, self._layout.size)
+        key = (self._counted_as(budget.variant), self._layout.size)
         if key not in self._costs:
             self._costs[key] = count_cost(self._model, self._spec.student.height, self._spec.student.width)
         self._cost = self._costs[key]
@@ -252,6 +249,16 @@ class AppNode:
             self._prepare_adapter(budget)
         self._versions = [Version(number, float("-inf"), state.read(self._model))]
         self._loaded = number  # of the version in the model
+
+    def _counted_as(self, variant: int | None) -> int | None:
+        """Return the number under which the cost of the network is stored.
+
+        The cost of a network that frames leave at confident exits is a mean in specs, so it is counted here. Such
+        networks of one chain differ in thresholds only, and paths of a supernet in layers as well.
+        """
+        if not isinstance(self._model, EarlyExitNetwork):
+            return variant
+        return -1 if self._model.path is None else -2 if variant is None else -3 - variant
 
     @cached_property
     def _as_built(self) -> Any:
