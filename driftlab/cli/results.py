@@ -178,7 +178,9 @@ def diff(
 
 def export(
     run: Folder,
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="csv, mlflow, tensorboard or wandb.", show_default=False)],
+    to: Annotated[
+        str, typer.Option("--to", metavar="FORMAT", help="csv, mlflow, tensorboard or wandb.", show_default=False)
+    ],
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="Output folder.  [default: DIR/export/FORMAT]")
     ] = None,

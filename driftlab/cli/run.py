@@ -176,7 +176,8 @@ class BackendChoice:
         def opened() -> RayBackend:
             backend = RayBackend(config)
             if self.dashboard:
-                print_note(f"dashboard  {backend.dashboard_url or 'this cluster has none'}")
+                for line in backend.dashboard_notes:
+                    print_note(line)
             return backend
 
         return opened

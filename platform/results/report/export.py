@@ -105,7 +105,9 @@ def _wandb(run: Run, folder: Path) -> None:
             group=run.path.name,
             name=cell,
             config={key: value for key, value in facts.items() if key != "status"},
-            settings=wandb.Settings(console="off", silent=True, save_code=False, disable_git=True, x_disable_stats=True),
+            settings=wandb.Settings(
+                console="off", silent=True, save_code=False, disable_git=True, x_disable_stats=True
+            ),
         )
         for step, time_s, score in line:
             started.log({SERIES: score, "time_s": time_s}, step=step)
