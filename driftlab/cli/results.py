@@ -179,7 +179,7 @@ def diff(
 def export(
     run: Folder,
     to: Annotated[
-        str, typer.Option("--to", metavar="FORMAT", help="csv, mlflow, tensorboard or wandb.", show_default=False)
+        str, typer.Option("--to", metavar="FORMAT", help="csv, mlflow, tensorboard, wandb.", show_default=False)
     ],
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="Output folder.  [default: DIR/export/FORMAT]")

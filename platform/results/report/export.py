@@ -98,6 +98,7 @@ def _wandb(run: Run, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     project = str(run.spec.get("name") or run.path.name)
     for cell, facts, numbers, line in _cells(run):
+        settings = wandb.Settings(console="off", silent=True, save_code=False, disable_git=True, x_disable_stats=True)
         started = wandb.init(
             mode="offline",
             dir=str(folder),
@@ -105,9 +106,7 @@ def _wandb(run: Run, folder: Path) -> None:
             group=run.path.name,
             name=cell,
             config={key: value for key, value in facts.items() if key != "status"},
-            settings=wandb.Settings(
-                console="off", silent=True, save_code=False, disable_git=True, x_disable_stats=True
-            ),
+            settings=settings,
         )
         for step, time_s, score in line:
             started.log({SERIES: score, "time_s": time_s}, step=step)
