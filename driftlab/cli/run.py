@@ -288,8 +288,10 @@ def failures_of(outcome: Outcome) -> tuple[list[str], list[str], bool]:
 
 
 def _sum_up(directory: Path) -> None:
-    """Print the tables and warnings of the report's summary."""
+    """Print the health of the run, then the tables and warnings of the report's summary."""
     from driftlab.platform.results.figures.base import view_of
+    from driftlab.platform.results.isolation import attempt
+    from driftlab.platform.results.relations.failures import symptoms
     from driftlab.platform.results.relations.tuned import how_chosen, unequal_budgets
     from driftlab.platform.results.report.summary.table import summarise
     from driftlab.platform.results.tables.read import open_run
@@ -297,6 +299,10 @@ def _sum_up(directory: Path) -> None:
     run = open_run(directory)
     view = view_of(run)
     summary = summarise(view)
+    if signs := attempt("Signs of systems that do nothing", lambda: symptoms(view.tables), []):
+        for sign in signs:
+            say(f"health  {sign}")
+        say()
     for part in summary.parts:
         _print_part(part)
         for warning in part.warnings:
