@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 from pathlib import Path
@@ -85,6 +86,23 @@ def test_a_notebook_runs_and_draws_figures(path, tmp_path, kernel):
     assert len(images) == PICTURES[path.stem]
     pages = "".join(output["data"]["text/html"] for output in outputs if "text/html" in output.get("data", {}))
     assert ("<video" in pages and "8/8 cells done" in pages) == (path.stem == "tour")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_jupyterlab_saves_an_unchanged_notebook_as_it_was(path):
+    jupytext = pytest.importorskip("jupytext")
+    text = path.read_text(encoding="utf-8")
+    notebook = jupytext.reads(text, fmt="py:percent")
+    notebook.metadata["kernelspec"]["display_name"] = "Python 3 (ipykernel)"  # as ipykernel names it
+    assert jupytext.writes(notebook, fmt="py:percent") == text
+
+
+def test_make_notebook_opens_the_tour_as_a_notebook():
+    settings = json.loads((ROOT / "notebooks/settings/labconfig/default_setting_overrides.json").read_text())
+    assert settings["@jupyterlab/docmanager-extension:plugin"]["defaultViewers"]["python"] == "Jupytext Notebook"
+    recipe = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\nnotebook:")[2].partition("\n\n")[0]
+    assert "cd notebooks" in recipe and 'JUPYTER_CONFIG_PATH="$$PWD/settings"' in recipe
+    assert "jupyter lab tour.py" in recipe
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
