@@ -336,7 +336,7 @@ def dashboard_notes(cluster: Cluster) -> tuple[str, ...]:
         return ("dashboard  this cluster has none",)
     name, _, port = cluster.dashboard_url.removeprefix("http://").rpartition(":")
     return (
-        f"dashboard  {cluster.dashboard_url}; it asks for the token that `ray get-auth-token` prints",
+        f"dashboard  {cluster.dashboard_url}; it requires the token that `ray get-auth-token` prints",
         f"           from another computer: ssh -L {port}:{name}:{port} {socket.gethostname()}, then "
         f"http://127.0.0.1:{port}",
         *([f"metrics    {cluster.metrics_url}"] if cluster.metrics_url else []),

@@ -1,4 +1,4 @@
-"""Progress of a run: a bar with the estimated time left on a terminal or in a notebook, plain lines elsewhere."""
+"""Progress of a run: a bar with the time left on a terminal or in a notebook, elsewhere plain lines."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ class NotebookBar(Progress):
         self._shown_s = -math.inf
 
     def begins(self, cells: int, kept: int, work_s: float) -> None:
-        self._of, self._ended, self._handle = cells, 0, None  # each run has a bar of its own
+        self._of, self._ended, self._handle = cells, 0, None  # each run has a separate bar
         self._left, self._trainings = TimeLeft(work_s), TrainingStates()
         self._show(f"{count(cells, 'cell')} to run", 0.0)
 

@@ -23,7 +23,7 @@ LARGEST_PX = 128 * 128  # larger images are counted at this size: operations gro
 
 @dataclass(frozen=True)
 class NetworkTime:
-    """Processor time of a training step without its images, of an image in it, and of inference on an image."""
+    """Processor time of a training step without images, of an image in it, and of inference."""
 
     step_s: float
     image_s: float

@@ -1,4 +1,4 @@
-"""Metrics of a run: totals of a finished cell with names of run, cell and device, which the Grafana file queries."""
+"""Metrics of finished cells by run, cell and device, which the Grafana file queries."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def test_predictions_that_are_mostly_late_are_named_with_their_share():
     assert with_systems(row, frames=frames[:2]) == []
 
 
-def test_a_late_method_that_predicts_in_batches_is_told_to_reduce_them():
+def test_a_late_method_that_predicts_in_batches_should_reduce_them():
     row = ran("tent")
     frames = [{"cell": row["cell"], "processed": True, "latency_ms": latency_ms} for latency_ms in (500, 500)]
     (text,) = with_systems(row, frames=frames)
