@@ -1,7 +1,8 @@
 """Compare the time that `--dry-run` estimates with the processor time of the run.
 
-It prints one JSON line per experiment. Each experiment runs in one process and one thread, without cached networks. Networks and cells are compared apart and
-together: the ratio is the estimate divided by the measured time. The start of Ray is in neither.
+It prints one JSON line per experiment. Each runs in one process and one thread, without cached networks. Networks and
+cells are compared apart and together: the ratio is the estimate divided by the measured time. The start of Ray is in
+neither.
 """
 
 from __future__ import annotations
