@@ -325,7 +325,7 @@ def _describe(namespace: str, context: Any, thread: RayThread, local: LocalRay |
 def _metrics_url() -> str | None:
     """Return the address of the metrics of this computer's Ray; None if Ray exports none."""
     here = ray.get_runtime_context().get_node_id()
-    node = next((one for one in ray.nodes() if one["NodeID"] == here), {})
+    node: dict[str, Any] = next((one for one in ray.nodes() if one["NodeID"] == here), {})
     port = node.get("MetricsExportPort")
     return f"http://{node['NodeManagerAddress']}:{port}/metrics" if port else None
 

@@ -16,8 +16,15 @@ if TYPE_CHECKING:
 # Seconds per layer with weights, per parameter, per byte of activations and per multiply-accumulate of an image.
 STEP_S = (5.6e-4, 9.0e-9, 2.2e-9, 2.35e-11)  # of a training step: forward, backward and optimiser
 FRAME_S = (3.9e-5, 4.7e-10, 1.33e-9, 1.35e-11)  # of inference on one image
-TINY_STEP_S, TINY_IMAGE_PX_S = 3.0e-3, 3.2e-7  # of the network `tiny`: of a step, and of a pixel in it
-TINY_FRAME_S, TINY_FRAME_PX_S = 2.1e-4, 1.92e-7  # of inference: of an image, and of a pixel
+COUNTED = {  # layers with weights, parameters, then bytes and multiply-accumulates per pixel; others require torch
+    "tiny": (5, 24088, 128, 1644),
+    "half": (5, 6288, 68, 462),
+    "tiny_detector": (6, 37782, 222, 5052),
+    "tiny_classifier": (5, 24088, 120, 1548),
+    "wide_classifier": (5, 372808, 480, 23473),
+    "deep_classifier": (14, 231616, 405, 4969),
+    "resnet18": (21, 11180616, 598, 36148),
+}
 LARGEST_PX = 128 * 128  # larger images are counted at this size: operations grow with the area
 
 
@@ -35,8 +42,8 @@ class NetworkTime:
 
 
 def reference(pixels: int) -> NetworkTime:
-    """Return the times of the network `tiny` for images of a number of pixels, without importing torch."""
-    return NetworkTime(TINY_STEP_S, TINY_IMAGE_PX_S * pixels, TINY_FRAME_S + TINY_FRAME_PX_S * pixels)
+    """Return the times of the network `tiny` for images of a number of pixels."""
+    return _times(COUNTED["tiny"], pixels)
 
 
 def time_of(recipe: Recipe) -> NetworkTime:
@@ -46,20 +53,23 @@ def time_of(recipe: Recipe) -> NetworkTime:
 
 @cache
 def _time_of(network: str, classes: int, height: int, width: int) -> NetworkTime:
+    if network in COUNTED:
+        return _times(COUNTED[network], height * width)
     from driftlab.platform.networks.architectures import build  # torch: seconds
     from driftlab.platform.networks.cost_counter import count_cost
 
     scale = min(1.0, (LARGEST_PX / (height * width)) ** 0.5)
     size = (max(32, round(height * scale)), max(32, round(width * scale))) if scale < 1 else (height, width)
     cost = count_cost(build(network, classes, seed=0, size=size), *size)
-    area = height * width / (size[0] * size[1])
-    own = (sum(1 for layer in cost.layers if layer.macs), cost.parameters)
-    image = (area * cost.activation_bytes, area * cost.macs)
-    return NetworkTime(
-        step_s=_product(STEP_S[:2], own),
-        image_s=_product(STEP_S[2:], image),
-        frame_s=_product(FRAME_S, (*own, *image)),
-    )
+    layers = sum(1 for layer in cost.layers if layer.macs)
+    pixels = size[0] * size[1]
+    return _times((layers, cost.parameters, cost.activation_bytes / pixels, cost.macs / pixels), height * width)
+
+
+def _times(counted: tuple[float, float, float, float], pixels: int) -> NetworkTime:
+    """Return the times from the counts of a network and the pixels of an image."""
+    own, image = counted[:2], tuple(pixels * each for each in counted[2:])
+    return NetworkTime(_product(STEP_S[:2], own), _product(STEP_S[2:], image), _product(FRAME_S, (*own, *image)))
 
 
 def _product(seconds: tuple[float, ...], counts: tuple[float, ...]) -> float:
