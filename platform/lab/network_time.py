@@ -23,6 +23,10 @@ COUNTED = {  # layers with weights, parameters, then bytes and multiply-accumula
     "tiny_classifier": (5, 24088, 120, 1548),
     "wide_classifier": (5, 372808, 480, 23473),
     "deep_classifier": (14, 231616, 405, 4969),
+    "tiny_staged": (20, 81424, 224, 2230),
+    "tiny_residual": (7, 26006, 133, 1663),
+    "wide_residual": (7, 405056, 532, 25467),
+    "tiny_mobile": (23, 23054, 773, 1552),
     "resnet18": (21, 11180616, 598, 36148),
 }
 LARGEST_PX = 128 * 128  # larger images are counted at this size: operations grow with the area
