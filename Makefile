@@ -20,7 +20,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check golden types format pythons bench mutants clean
+.PHONY: help setup demo notebook test test-fast check golden types format pythons bench mutants clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -29,6 +29,10 @@ setup: $(READY_ALL)  ## the virtual environment with everything in it
 
 demo: $(READY)  ## four acts on built-in data, one per paper: a sentence and a report for each
 	@$(VENV)/bin/driftlab demo
+
+notebook: $(READY_ALL)  ## JupyterLab in notebooks/, with the tour open
+	@cd notebooks && JUPYTER_CONFIG_PATH="$$PWD/settings" PATH="$(CURDIR)/$(VENV)/bin:$$PATH" \
+	  jupyter lab tour.py $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
 
 test: $(READY_ALL)  ## every test
 	@$(PYTEST)

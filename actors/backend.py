@@ -11,7 +11,8 @@ from typing import Any
 import ray
 from ray import exceptions
 
-from driftlab.actors.cluster import ClusterConfig, connect
+from driftlab.actors.cluster import ClusterConfig, connect, dashboard_notes
+from driftlab.actors.metrics import RunMetrics
 from driftlab.actors.pool import ActorSlot, Pool
 from driftlab.actors.session import RaySession
 from driftlab.errors import RunError
@@ -33,6 +34,7 @@ class RayBackend:
         self._cluster = connect(config)
         self.pool = Pool(config, self._cluster, classes)
         self.run, self.watched = config.run, config.dashboard
+        self.metrics = RunMetrics(config.run) if config.dashboard else None
         self._numbers = itertools.count()
         self._gate = threading.Condition()
         self._users = 0
@@ -49,9 +51,9 @@ class RayBackend:
         return max(2, min(2 * self.pool.workers, self._cluster.memory_bytes // CELL_BYTES))
 
     @property
-    def dashboard_url(self) -> str | None:
-        """Return the address of the dashboard; None if it was not requested."""
-        return self._cluster.dashboard_url
+    def dashboard_notes(self) -> tuple[str, ...]:
+        """Describe where the dashboard is, how to reach it from another computer, and where its metrics are."""
+        return dashboard_notes(self._cluster)
 
     def open(self, session: str) -> RaySession:
         return RaySession(self, f"{session}#{next(self._numbers)}")

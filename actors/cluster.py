@@ -27,6 +27,7 @@ from ray._private import services
 from ray._private.authentication import authentication_token_setup
 from ray._private.node import Node
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
+from ray.job_config import JobConfig
 
 from driftlab.actors.local import LocalRay
 from driftlab.actors.thread import POLL_INTERVAL_S, RayThread
@@ -90,6 +91,7 @@ class Cluster:
     gpus: float
     memory_bytes: int
     dashboard_url: str | None
+    metrics_url: str | None = None  # of the processes on this computer, as text for Prometheus
     thread: RayThread | None = None
     local: LocalRay | None = None  # None: an existing cluster
 
@@ -123,9 +125,10 @@ def connect(config: ClusterConfig) -> Cluster:
         check_gpus(config, host.gpus())  # before Ray takes seconds to start
     local = LocalRay(config.go_on) if address == "local" else None
     thread = RayThread(local.find_heads if local else lambda: None)
-    namespace = f"driftlab-{uuid.uuid4().hex[:8]}"
+    namespace = f"{config.run}-{uuid.uuid4().hex[:8]}"  # the dashboard shows it; actors of two runs differ in it
     level = "ERROR" if local is None else "CRITICAL"  # a local Ray raises the errors of its start, no need to log them
-    common = {"namespace": namespace, "log_to_driver": False, "logging_level": level}
+    job = JobConfig(metadata={"run": config.run})  # the dashboard shows it
+    common = {"namespace": namespace, "job_config": job, "log_to_driver": False, "logging_level": level}
     try:
         if local is not None:
             context = _start_in_time(thread, partial(_start, local.folder.path, config, common))
@@ -313,8 +316,30 @@ def _describe(namespace: str, context: Any, thread: RayThread, local: LocalRay |
         gpus=resources.get("GPU", 0.0),
         memory_bytes=free,
         dashboard_url=f"http://{url}" if url else None,
+        metrics_url=_metrics_url(),
         thread=thread,
         local=local,
+    )
+
+
+def _metrics_url() -> str | None:
+    """Return the address of the metrics of this computer's Ray; None if Ray exports none."""
+    here = ray.get_runtime_context().get_node_id()
+    node: dict[str, Any] = next((one for one in ray.nodes() if one["NodeID"] == here), {})
+    port = node.get("MetricsExportPort")
+    return f"http://{node['NodeManagerAddress']}:{port}/metrics" if port else None
+
+
+def dashboard_notes(cluster: Cluster) -> tuple[str, ...]:
+    """Describe where the dashboard is, how to reach it from another computer, and where its metrics are."""
+    if cluster.dashboard_url is None:
+        return ("dashboard  this cluster has none",)
+    name, _, port = cluster.dashboard_url.removeprefix("http://").rpartition(":")
+    return (
+        f"dashboard  {cluster.dashboard_url}; it requires the token that `ray get-auth-token` prints",
+        f"           from another computer: ssh -L {port}:{name}:{port} {socket.gethostname()}, then "
+        f"http://127.0.0.1:{port}",
+        *([f"metrics    {cluster.metrics_url}"] if cluster.metrics_url else []),
     )
 
 

@@ -122,7 +122,7 @@ class Pool:
         """Start an actor without waiting for it."""
         classes = {one: path for one, path in self._classes.items() if _label(one) == _label(kind)}
         options = {
-            "name": name,
+            "name": f"{self._config.run}/{name}",  # the dashboard shows it
             "num_cpus": CPUS_PER_ACTOR,
             "num_gpus": self._gpus(kind),
             "max_restarts": -1,

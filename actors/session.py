@@ -109,6 +109,8 @@ class RaySession:
             self._issue(self._record(node, PLACE, args), {})
 
     def call(self, node: NodeId, verb: str, *args: Any) -> RayJob:
+        if self._backend.metrics is not None and (node.kind, verb) == ("recorder", "write"):
+            self._backend.metrics.count(*args[:2])
         with self._backend.using(), self._lock:
             self._checkpoint_when_due()
             call = self._record(node, verb, args)

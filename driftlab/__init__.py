@@ -32,9 +32,9 @@ def __getattr__(name: str) -> Any:
 
         if "ipykernel" not in sys.modules:
             return run
-        from driftlab.cli.progress import Lines  # a notebook shows the progress of a run
+        from driftlab.cli.progress import NotebookBar
 
-        return functools.partial(run, progress=Lines())
+        return functools.partial(run, progress=NotebookBar())
     raise AttributeError(f"module 'driftlab' has no attribute '{name}'")
 
 

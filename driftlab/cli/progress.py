@@ -1,11 +1,13 @@
-"""Progress of a run: a bar with the estimated time left on a terminal, plain lines elsewhere."""
+"""Progress of a run: a bar with the time left on a terminal or in a notebook, elsewhere plain lines."""
 
 from __future__ import annotations
 
+import html
+import math
 import sys
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from driftlab.cli.output import count, format_duration, print_note
 from driftlab.platform.lab.progress import Progress
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
 PLAIN_INTERVAL_S = 10.0  # between plain lines within a cell
+REDRAW_S = 0.2  # between two states of a bar in a notebook
 MIN_SHARE = 0.05  # of all work that must be done before the time left is estimated
 
 
@@ -165,6 +168,60 @@ class Bar(Progress):
         self._bars.update(self._task, description=f"{self._ended}/{self._cells} cells")
         if reason:
             self._bars.console.print(f"FAILED {cell}: {reason}", style="red", highlight=False)
+
+
+class NotebookBar(Progress):
+    """A bar in the output of a notebook's cell: the networks, then the cells."""
+
+    def __init__(self) -> None:
+        self._of, self._ended = 0, 0
+        self._left, self._trainings = TimeLeft(0.0), TrainingStates()
+        self._handle: Any = None
+        self._shown_s = -math.inf
+
+    def begins(self, cells: int, kept: int, work_s: float) -> None:
+        self._of, self._ended, self._handle = cells, 0, None  # each run has a separate bar
+        self._left, self._trainings = TimeLeft(work_s), TrainingStates()
+        self._show(f"{count(cells, 'cell')} to run", 0.0)
+
+    def repeats(self, cells: Sequence[str], reason: str) -> None:
+        print_note(_repeated(cells, reason))
+
+    def building(self, network: str, number: int, of: int) -> None:
+        self._show(f"network {number}/{of}: {network}", (number - 1) / of)
+
+    def training(self, network: str, step: int, of: int, loss: float) -> None:
+        self._show(self._trainings.text(network, step, of, loss), step / of)
+
+    def built(self, network: str, done: int, of: int) -> None:
+        self._show(f"network {done}/{of} ready: {network}", done / of)
+
+    def advanced(self, work_s: float) -> None:
+        self._left.advanced(work_s, time.monotonic())
+        if time.monotonic() - self._shown_s >= REDRAW_S:
+            self._show_cells()
+
+    def finished(self, cell: str, reason: str) -> None:
+        self._ended += 1
+        if reason:
+            print_note(f"FAILED {cell}: {reason}")
+        self._show_cells()
+
+    def _show_cells(self) -> None:
+        left_s, all_ended = self._left.left_s, self._ended == self._of
+        ends = "" if left_s is None or all_ended else f", {_format_left(left_s)}"
+        self._show(f"{self._ended}/{count(self._of, 'cell')} done{ends}", 1.0 if all_ended else self._left.share)
+
+    def _show(self, text: str, share: float) -> None:
+        from IPython.display import display
+
+        bar = f'<progress max="1" value="{share:.3f}" style="width: 16em" aria-label="progress"></progress>'
+        content = {"text/html": f"{bar} {html.escape(text)}", "text/plain": text}
+        self._shown_s = time.monotonic()
+        if self._handle is None:
+            self._handle = display(content, raw=True, display_id=True)
+        else:
+            self._handle.update(content, raw=True)
 
 
 def _format_left(seconds: float) -> str:

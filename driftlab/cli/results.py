@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
     app.command(short_help="Write one page about many runs.")(board)
     app.command(short_help="Test the papers' claims on a run's tables.")(claims)
     app.command(short_help="Compare the tables of two runs.")(diff)
-    app.command(short_help="Export a run to CSV, MLflow or TensorBoard.")(export)
+    app.command(short_help="Export a run to CSV, MLflow, TensorBoard or wandb.")(export)
 
 
 def report(
@@ -178,13 +178,18 @@ def diff(
 
 def export(
     run: Folder,
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="csv, mlflow or tensorboard.", show_default=False)],
+    to: Annotated[
+        str, typer.Option("--to", metavar="FORMAT", help="csv, mlflow, tensorboard, wandb.", show_default=False)
+    ],
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="Output folder.  [default: DIR/export/FORMAT]")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Export a run: every table and the scores as CSV, or one MLflow or TensorBoard run per cell."""
+    """Export a run: every table and the scores as CSV, or one MLflow, TensorBoard or wandb run per cell.
+
+    Nothing is sent anywhere; `wandb sync` sends an export for Weights & Biases.
+    """
     from driftlab.platform.results.report.export import export as write_export
 
     folder = write_export(run, to, out)

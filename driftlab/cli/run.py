@@ -179,7 +179,8 @@ class BackendChoice:
         def opened() -> RayBackend:
             backend = RayBackend(config)
             if self.dashboard:
-                print_note(f"dashboard  {backend.dashboard_url or 'this cluster has none'}")
+                for line in backend.dashboard_notes:
+                    print_note(line)
             return backend
 
         return opened
@@ -290,8 +291,10 @@ def failures_of(outcome: Outcome) -> tuple[list[str], list[str], bool]:
 
 
 def _sum_up(directory: Path) -> None:
-    """Print the tables and warnings of the report's summary."""
+    """Print the health of the run, then the tables and warnings of the report's summary."""
     from driftlab.platform.results.figures.base import view_of
+    from driftlab.platform.results.isolation import attempt
+    from driftlab.platform.results.relations.failures import symptoms
     from driftlab.platform.results.relations.tuned import how_chosen, unequal_budgets
     from driftlab.platform.results.report.summary.table import summarise
     from driftlab.platform.results.tables.read import open_run
@@ -299,6 +302,10 @@ def _sum_up(directory: Path) -> None:
     run = open_run(directory)
     view = view_of(run)
     summary = summarise(view)
+    if signs := attempt("Signs of systems that do nothing", lambda: symptoms(view.tables), []):
+        for sign in signs:
+            say(f"health  {sign}")
+        say()
     for part in summary.parts:
         _print_part(part)
         for warning in part.warnings:

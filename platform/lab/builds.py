@@ -73,6 +73,12 @@ def recipes_of(experiment: Experiment) -> dict[str, FamilyRecipe]:
     return {recipe.key(): recipe for one, _ in asked for app in one.apps for recipe in _recipes(one, app)}
 
 
+def students_of(experiment: Experiment, workload: WorkloadPart) -> list[Recipe]:
+    """Return the recipe of the network of each application, before a family is built from it."""
+    asked = BuildCondition(experiment, workload, FIXED, experiment.seeds[0])
+    return [_recipes(asked, app)[0].network for app in asked.apps]
+
+
 def _asked(experiment: Experiment) -> list[tuple[BuildCondition, tuple[int, ...]]]:
     """List workload and scaling member of all networks, each with the seeds that share these networks."""
     members = {repr(system.scaling): system.scaling for system in systems_of(experiment)}

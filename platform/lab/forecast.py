@@ -1,7 +1,8 @@
 """Estimate the duration of a run before it starts, from the plans of streaming members.
 
 Plans assume that uploads arrive at once and labels do not change. The estimate counts forward and backward passes per
-image. The constants were measured on one core of a reference host; `slowness` compares this host with it.
+image, and the times of each network (`network_time`). The constants were measured on one core of a reference host;
+`slowness` compares this host with it. `benchmarks/estimates.py` compares estimates with runs.
 """
 
 from __future__ import annotations
@@ -20,23 +21,27 @@ from driftlab.platform.core.parameters import parameters_of
 from driftlab.platform.core.records import Stored
 from driftlab.platform.core.registry import Member
 from driftlab.platform.core.systems import System
-from driftlab.platform.lab.builds import recipes_of
+from driftlab.platform.lab.builds import recipes_of, students_of
 from driftlab.platform.lab.cells import app_specs_of, points_of
+from driftlab.platform.lab.network_time import NetworkTime, reference, time_of
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import Experiment
-from driftlab.platform.lab.size import STEP_PX_S, frame_seconds
-from driftlab.platform.networks.training.artifacts import FamilyRecipe, is_kept
+from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe, is_kept
 from driftlab.platform.sim.setting import Cell, StreamSpec
 from driftlab.platform.streaming.base import Seen, StreamFacts, Streaming
 
 FORWARD_SHARE = 0.3  # duration of a forward pass / duration of a training step
 WINDOW_S = 2e-3  # duration of one scheduling decision where no network runs
+NETWORK_S = 1.0  # to open the data of a network, and to build it
 FAMILY_S = 5.0  # to rank, cut and test the networks of a family
+DRAWN_S, SIGN_S = 5e-3, 8e-4  # to render a training frame of streets, and of signs
+SHOWN_S, SHOWN_PX_S = 2e-4, 1e-7  # to render and score a frame of a stream, and a pixel of it
 SET_FRAMES, RENDERED_FRAMES = 4000, 1600  # of an epoch: labelled sets have about so many, rendered frames at most
 WIDTH = 0.25  # mean work of a training step of a family relative to one of the whole network
 PLANS_S = 2.0  # limit for the plans of one system: a plug-in may never return
 MAX_ROUNDS = 10_000  # of one plan
-START_S, CELL_S = 8.0, 0.5  # start of Ray and its workers; overhead per cell
+BATCH = 8  # images in a training step of an adaptation without this parameter
+START_S, CELL_S = 8.0, 0.15  # start of Ray and its workers; overhead per cell
 PROBE_S = 6.4e-4  # duration of the probe on the reference host
 
 
@@ -59,14 +64,23 @@ class ComputeEstimates:
         self._window_s = window_s
         self._known: dict[tuple[Any, ...], ComputeEstimate] = {}
 
-    def of(self, system: System, streams: Sequence[StreamSpec], *, run_networks: bool) -> list[ComputeEstimate]:
+    def of(
+        self,
+        system: System,
+        streams: Sequence[StreamSpec],
+        *,
+        run_networks: bool,
+        networks: Sequence[NetworkTime] | None = None,
+    ) -> list[ComputeEstimate]:
+        """Estimate each stream with its network, by default the reference network, which needs no torch."""
         if not run_networks:
             return [ComputeEstimate(WINDOW_S / self._window_s)]
-        return [self._estimate(system, one) for one in streams]
+        networks = networks or [reference(one.height * one.width) for one in streams]
+        return [self._estimate(system, *pair) for pair in zip(streams, networks, strict=True)]
 
-    def _estimate(self, system: System, stream: StreamSpec) -> ComputeEstimate:
+    def _estimate(self, system: System, stream: StreamSpec, network: NetworkTime) -> ComputeEstimate:
         pixels, facts = stream.height * stream.width, StreamFacts(stream.fps, stream.duration_s)
-        same = (repr(system.streaming), repr(system.adaptation), facts, pixels)
+        same = (repr(system.streaming), repr(system.adaptation), facts, pixels, network)
         if same not in self._known:
             try:
                 with time_limit(PLANS_S):
@@ -75,8 +89,10 @@ class ComputeEstimates:
                 raise
             except BaseException:  # plug-ins may fail here or call sys.exit; their cells report it
                 phases = []
-            learning = tuple((begins_s, passes * pixels * STEP_PX_S) for begins_s, passes in phases)
-            self._known[same] = ComputeEstimate(frame_seconds(stream.fps, stream.fps * pixels), learning)
+            batch = _batch_of(system.adaptation)
+            learning = tuple((begins_s, network.training_s(passes, batch)) for begins_s, passes in phases)
+            shown_s = SHOWN_S + SHOWN_PX_S * pixels + network.frame_s
+            self._known[same] = ComputeEstimate(stream.fps * shown_s, learning)
         return self._known[same]
 
 
@@ -135,6 +151,11 @@ class Forecast:
 def forecast(experiment: Experiment) -> Forecast:
     """Estimate the time of all cells and of all networks that are not cached."""
     streams = {part.label: [app.stream for app in app_specs_of(experiment, part)] for part in experiment.workloads}
+    networks = {
+        part.label: [time_of(one) for one in students_of(experiment, part)]
+        for part in experiment.workloads
+        if part.run_networks
+    }
     estimates, frames, cells_s = ComputeEstimates(experiment.window_s), 0.0, 0.0
     for point in points_of(experiment):
         devices = sum(part.count for part in point.fleet.devices)
@@ -142,7 +163,12 @@ def forecast(experiment: Experiment) -> Forecast:
         frames += devices * sum(one.fps * one.duration_s for one in watched if point.workload.run_networks)
         cells_s += devices * sum(
             estimate.until(watched[0].duration_s)
-            for estimate in estimates.of(point.system, watched, run_networks=point.workload.run_networks)
+            for estimate in estimates.of(
+                point.system,
+                watched,
+                run_networks=point.workload.run_networks,
+                networks=networks.get(point.workload.label),
+            )
         )
     recipes = list(recipes_of(experiment).values())
     missing = [recipe for recipe in recipes if not is_kept(recipe)]
@@ -207,12 +233,32 @@ def _passes(adaptation: Adaptation, phase: Phase, frames: int) -> float:
     return back + FORWARD_SHARE * max(0, sum(work.forward) - back)
 
 
+def _batch_of(adaptation: Member) -> int:
+    """Return the images in a training step of an adaptation."""
+    member = adaptation.make()
+    return int(getattr(member, "batch", 0) or member.stream_batch or BATCH)
+
+
 def _building_s(missing: Sequence[FamilyRecipe]) -> float:
     """Estimate the time to build families, and once each network from which they begin."""
     alone = {replace(recipe, scaling=Member("scaling", "fixed")) for recipe in missing}
     networks = [recipe.network for recipe in alone if not is_kept(recipe)]
-    pixels = sum(one.steps * one.batch * one.height * one.width for one in networks)
-    return pixels * STEP_PX_S + sum(_family_s(recipe) for recipe in missing)
+    return sum(map(_network_s, networks)) + sum(_family_s(recipe) for recipe in missing)
+
+
+def _network_s(recipe: Recipe) -> float:
+    """Estimate the time to draw the training frames of a network and to train it."""
+    images = recipe.steps * recipe.batch
+    return (
+        NETWORK_S + _drawing_s(recipe) * min(RENDERED_FRAMES, images) + time_of(recipe).training_s(images, recipe.batch)
+    )
+
+
+def _drawing_s(recipe: Recipe) -> float:
+    """Estimate the time to render a training frame; those of a labelled set are read."""
+    if recipe.workloads.startswith(SET_PREFIX):
+        return 0.0
+    return SIGN_S if recipe.workloads == "signs" else DRAWN_S
 
 
 def _family_s(recipe: FamilyRecipe) -> float:
@@ -225,4 +271,5 @@ def _family_s(recipe: FamilyRecipe) -> float:
     sizes = len(getattr(member, "keep_ratios", (1.0,)))
     most = SET_FRAMES if network.workloads.startswith(SET_PREFIX) else RENDERED_FRAMES
     frames = min(most, network.steps * network.batch)
-    return FAMILY_S + WIDTH * sizes * epochs * frames * network.height * network.width * STEP_PX_S
+    batch = int(getattr(member, "batch", BATCH))
+    return FAMILY_S + WIDTH * time_of(network).training_s(sizes * epochs * frames, batch)

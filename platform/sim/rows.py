@@ -110,7 +110,7 @@ def system_columns(cell: Cell) -> Mapping[str, Any]:
     for member in cell.system.members:
         values = sorted({**member.defaults(), **dict(member.params)}.items())
         texts = [(name, json.dumps(value, sort_keys=True, default=str)) for name, value in values]
-        own = (member.family, member.name)
+        own = (member.family, drop_folder(member.name))
         lines += [(*own, *pair) for pair in texts] or [(*own, None, None)]
     names = ("family", "member", "parameter", "value")
     return {"system": cell.system.name, **dict(zip(names, map(list, zip(*lines, strict=True)), strict=True))}

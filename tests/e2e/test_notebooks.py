@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
+import re
 from pathlib import Path
 
 import domains_factory
@@ -17,10 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
 READS = {"driftlab", "driftlab.platform.results.figures"}
 READS |= {"driftlab.platform.results.figures.base", "driftlab.platform.results.figures.notebook"}
-READS |= {"driftlab.platform.results.relations.searches"}
-READS |= {"matplotlib.pyplot", "io", "os"}
+READS |= {"driftlab.platform.results.relations.searches", "driftlab.platform.results.report.clip", "os"}
 PICTURES = {
-    "open_a_run": 6,  # accuracy, scores against traffic, and snapshots, of two workloads
+    "tour": 1,  # accuracy
     "ams": 4,  # gains, and rates of two workloads and of all streams
     "tune": 5,  # the front, progress, settings, and the importance of parameters for two objectives
     "many_apps": 4,  # who learns when under four schedulers
@@ -28,6 +29,11 @@ PICTURES = {
     "adascale": 3,  # accuracy against missed deadlines under two loads, networks by latency
     "domains": 9,  # each domain, accuracy against time and against energy, forgetting; five figures of time
 }
+TINY = [  # of the run of the tour
+    *("workloads.0.height=16", "workloads.0.width=24", "workloads.0.duration_s=10", "workloads.0.fps=1"),
+    *("student.pretrain_steps=2", "systems.1.streaming.iterations=1", "systems.1.streaming.sample_s=4"),
+    *("systems.2.streaming.iterations=1", "systems.3.streaming.iterations=1", "seeds=[0, 1]", "snapshots=4"),
+]
 
 
 def make_run(notebook, folder):
@@ -64,9 +70,13 @@ def test_a_notebook_runs_and_draws_figures(path, tmp_path, kernel):
     jupytext = pytest.importorskip("jupytext")
     nbclient = pytest.importorskip("nbclient")
     v4 = pytest.importorskip("nbformat").v4
-    make_run(path.stem, tmp_path / "runs" / "made")
     (tmp_path / "notebooks").mkdir()
     notebook = jupytext.read(path)
+    if path.stem == "tour":
+        assert len(notebook.cells) == 10
+        notebook.cells[1].source = re.sub("CHANGES = .*", f"CHANGES = {TINY}", notebook.cells[1].source)
+    else:
+        make_run(path.stem, tmp_path / "runs" / "made")
     begin = f"%reset -f\nimport os\nos.chdir({str(tmp_path / 'notebooks')!r})\ndel os"
     notebook.cells.insert(0, v4.new_code_cell(begin))
     nbclient.NotebookClient(notebook, timeout=120, km=kernel).execute()
@@ -74,6 +84,25 @@ def test_a_notebook_runs_and_draws_figures(path, tmp_path, kernel):
     assert not [output for output in outputs if output.output_type == "error"]
     images = [output for output in outputs if "image/png" in output.get("data", {})]
     assert len(images) == PICTURES[path.stem]
+    pages = "".join(output["data"]["text/html"] for output in outputs if "text/html" in output.get("data", {}))
+    assert ("<video" in pages and "8/8 cells done" in pages) == (path.stem == "tour")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_jupyterlab_saves_an_unchanged_notebook_as_it_was(path):
+    jupytext = pytest.importorskip("jupytext")
+    text = path.read_text(encoding="utf-8")
+    notebook = jupytext.reads(text, fmt="py:percent")
+    notebook.metadata["kernelspec"]["display_name"] = "Python 3 (ipykernel)"  # as ipykernel names it
+    assert jupytext.writes(notebook, fmt="py:percent") == text
+
+
+def test_make_notebook_opens_the_tour_as_a_notebook():
+    settings = json.loads((ROOT / "notebooks/settings/labconfig/default_setting_overrides.json").read_text())
+    assert settings["@jupyterlab/docmanager-extension:plugin"]["defaultViewers"]["python"] == "Jupytext Notebook"
+    recipe = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\nnotebook:")[2].partition("\n\n")[0]
+    assert "cd notebooks" in recipe and 'JUPYTER_CONFIG_PATH="$$PWD/settings"' in recipe
+    assert "jupyter lab tour.py" in recipe
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

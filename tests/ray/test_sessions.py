@@ -99,7 +99,8 @@ def test_actors_have_readable_names(backend, session):
     session.place(RECORDER, "r")
     session.result(session.call(DEVICE, "work", 1))
     names = set(ray.util.list_named_actors())
-    assert {"EdgeDevice-0", "Application-0", "Teacher-0", "Learner-0", "Recorder-0"} <= names
+    kinds = ("EdgeDevice", "Application", "Teacher", "Learner", "Recorder")
+    assert {f"run/{kind}-0" for kind in kinds} <= names  # "run" is the name of the run
 
 
 def test_every_kind_computes_with_one_thread(session):

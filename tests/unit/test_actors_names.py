@@ -34,7 +34,7 @@ def test_a_task_is_named_by_run_cell_device_and_verb(watched: bool):
     backend = SimpleNamespace(
         using=contextlib.nullcontext, pool=SimpleNamespace(take=lambda kind: SimpleNamespace(actor=actor))
     )
-    backend.run, backend.watched = "demo-1", watched
+    backend.run, backend.watched, backend.metrics = "demo-1", watched, None
     session = RaySession(backend, "ams/running/one/seed-0#7")
     session._slots[node] = SimpleNamespace(actor=actor)
     session._steps[node] = 0

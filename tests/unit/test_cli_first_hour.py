@@ -149,6 +149,12 @@ def test_the_newest_run_is_found_from_subfolders(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(below)
     assert driftlab.newest_run() == tmp_path / "runs" / "new"
     assert driftlab.newest_run(search=True) == tmp_path / "runs" / "tune-ams"
+    for name, age in (("older", -1), ("newer", 2)):  # of a notebook, whose folder is the working folder
+        spec = below / "runs" / name / "spec.yaml"
+        spec.parent.mkdir()
+        spec.touch()
+        os.utime(spec, (1e9 + age, 1e9 + age))
+        assert driftlab.newest_run() == (tmp_path / "runs" / "new" if name == "older" else below / "runs" / "newer")
 
 
 def test_a_missing_run_is_an_error():

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress as Bars
 
 import driftlab
-from driftlab.cli.progress import Bar, Lines
+from driftlab.cli.progress import Bar, Lines, NotebookBar
 from driftlab.platform.lab import builds
 from driftlab.platform.lab.progress import Progress
 
@@ -123,4 +123,50 @@ def test_a_run_reports_the_training_of_its_network(tmp_path, monkeypatch):
 def test_a_notebook_shows_the_progress_of_a_run(monkeypatch):
     assert getattr(driftlab.run, "keywords", {}) == {}
     monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
-    assert isinstance(driftlab.run.keywords["progress"], Lines)
+    assert isinstance(driftlab.run.keywords["progress"], NotebookBar)
+
+
+def test_a_notebook_updates_one_bar_per_run(capsys, monkeypatch):
+    shown = []  # the outputs of the cell
+
+    class Handle:
+        def __init__(self):
+            shown.append([])
+
+        def update(self, content, raw):
+            shown[-1].append(content)
+
+    def display(content, raw, display_id):
+        handle = Handle()
+        handle.update(content, raw)
+        return handle
+
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+    bar = NotebookBar()
+    for _ in range(2):
+        bar.begins(cells=2, kept=0, work_s=24.0)
+        bar.building("<tiny>", 1, 1)
+        bar.training("<tiny>", 500, 2500, 0.41234)
+        bar.built("<tiny>", 1, 1)
+        for now_s in (1e6, 1e6 + 6):
+            monkeypatch.setattr(time, "monotonic", lambda now_s=now_s: now_s)
+            bar.advanced(6.0)
+        monkeypatch.undo()
+        monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+        bar.finished("ams/running/one/seed-0", "")
+        bar.finished("no_custom/running/one/seed-0", "out of luck")
+    first, second = ([content["text/plain"] for content in output] for output in shown)
+    assert first == second
+    assert first[:4] == [
+        "2 cells to run",
+        "network 1/1: <tiny>",
+        "<tiny>: step 500/2500, loss 0.412",
+        "network 1/1 ready: <tiny>",
+    ]
+    assert "0/2 cells done, about 12 seconds left" in first
+    assert first[-1] == "2/2 cells done"
+    pages = [content["text/html"] for content in shown[0]]
+    assert "<tiny>" not in "".join(pages)
+    assert 'value="0.200"' in pages[2]
+    assert 'value="1.000"' in pages[-1]
+    assert capsys.readouterr().err.count("FAILED no_custom/running/one/seed-0: out of luck") == 2

@@ -97,11 +97,13 @@ class TestCsv:
 
 
 class TestRequests:
-    @pytest.mark.parametrize(("target", "package"), [("mlflow", "mlflow"), ("tensorboard", "tensorboardX")])
+    @pytest.mark.parametrize(
+        ("target", "package"), [("mlflow", "mlflow"), ("tensorboard", "tensorboardX"), ("wandb", "'driftlab[wandb]'")]
+    )
     def test_an_absent_package_is_named_with_the_command_that_installs_it(
         self, target, package, folder, tmp_path, monkeypatch, capsys
     ):
-        monkeypatch.setitem(sys.modules, package, None)
+        monkeypatch.setitem(sys.modules, "wandb" if target == "wandb" else package, None)
         out = tmp_path / "out"
         assert main("export", str(folder), "--to", target, "--out", str(out), monkeypatch=monkeypatch) == 2
         message = capsys.readouterr().err
@@ -197,6 +199,40 @@ def test_tensorboard_receives_a_folder_per_cell_in_virtual_time(folder, tmp_path
         0,
         0,
     ) in own
+
+
+class Wandb:
+    """The module wandb, which records its runs."""
+
+    def __init__(self):
+        self.runs = []
+
+    def Settings(self, **settings):
+        return settings
+
+    def init(self, **facts):
+        self.runs.append(SimpleNamespace(facts=facts, logged=[], summary={}, ended=None))
+        one = self.runs[-1]
+        one.log = lambda values, step: one.logged.append((step, values))
+        one.finish = lambda exit_code: setattr(one, "ended", exit_code)
+        return one
+
+
+def test_wandb_receives_an_offline_run_per_cell(folder, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", Wandb())
+    export(folder, "wandb", tmp_path / "out")
+    rows = {row["cell"]: row for row in open_run(folder).table("runs").to_pylist()}
+    runs = {one.facts["name"]: one for one in sys.modules["wandb"].runs}
+    assert set(runs) == set(rows)
+    assert {one.facts["mode"] for one in runs.values()} == {"offline"}
+    assert {one.facts["dir"] for one in runs.values()} == {str(tmp_path / "out")}
+    assert {cell: one.ended for cell, one in runs.items()} == {
+        cell: 0 if row["status"] == "done" else 1 for cell, row in rows.items()
+    }
+    done, row = (which["one_time/w/two-phones/seed-0"] for which in (runs, rows))
+    assert done.summary["score_live"] == row["score_live"]
+    assert done.facts["config"]["adaptation"] == "distill"
+    assert [(step, values["time_s"]) for step, values in done.logged] == [(step, step / 2) for step in range(20)]
 
 
 def test_tensorboard_files_are_written_by_the_real_package(folder, tmp_path):

@@ -87,6 +87,9 @@ def test_a_run_whose_member_always_failed_says_so_and_exits_with_code_one(
     line = "broken: 2 of 2 training batches failed: ValueError: no such layer"
     assert done.exit_code == 1
     assert f"FAILED {line}" in done.output
+    assert "health  broken: no weights changed in 1 of 1 cells." in done.output
+    members = set(open_run(tmp_path / "run").table("systems")["member"].to_pylist())
+    assert "broken.py:Broken" in members  # without its folder
     assert line in (tmp_path / "run/report.md").read_text(encoding="utf-8").split("## ")[1]
 
 
@@ -141,7 +144,17 @@ def test_predictions_that_are_mostly_late_are_named_with_their_share():
     frames = [{"cell": row["cell"], "processed": True, "latency_ms": latency_ms} for latency_ms in (50, 101, 500, 500)]
     (text,) = with_systems(row, frames=frames)
     assert text.startswith("ams: 75 % of the frames")
+    assert "batches" not in text
     assert with_systems(row, frames=frames[:2]) == []
+
+
+def test_a_late_method_that_predicts_in_batches_should_reduce_them():
+    row = ran("tent")
+    frames = [{"cell": row["cell"], "processed": True, "latency_ms": latency_ms} for latency_ms in (500, 500)]
+    (text,) = with_systems(row, frames=frames)
+    assert "tent: 100 % of the frames" in text
+    assert "in batches of 32 frames" in text
+    assert "set a smaller stream_batch" in text
 
 
 def test_systems_that_tie_in_every_cell_are_named_as_a_pair():

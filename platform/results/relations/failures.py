@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.errors import shortened
 from driftlab.platform.core.records import LEARNING_FAILED, NO_END, PREDICTION_FAILED
-from driftlab.platform.results.relations.base import CELL, STREAM, completed_cells, learners, with_columns
+from driftlab.platform.results.relations.base import CELL, STREAM, completed_cells, learners, members, with_columns
 from driftlab.platform.results.relations.lateness import late_shares
 from driftlab.platform.results.tables.columns import LIVE_SCORE
 from driftlab.platform.results.tables.read import Tables
@@ -67,9 +67,20 @@ def _idle(tables: Tables, methods: pd.DataFrame) -> Iterator[str]:
 def _late(tables: Tables, methods: pd.DataFrame) -> Iterator[str]:
     """Yield the methods of which most predictions were not ready in time."""
     late = methods.assign(late=methods["cell"].map(late_shares(tables)).astype(float)).dropna(subset=["late"])
+    adaptations = members(tables, "adaptation")
     for system, cells in late.groupby("system"):
         if (share := cells["late"].mean()) > MOSTLY:
-            yield f"{system}: {100 * share:.0f} % of the frames had no prediction in time, and score by an earlier one."
+            own = adaptations.get(system)
+            waits = (
+                f" It predicts in batches of {own['stream_batch']} frames, and the first waits for the last; set a "
+                "smaller stream_batch."
+                if own is not None and own["predict_on"] == "batch"
+                else ""
+            )
+            yield (
+                f"{system}: {100 * share:.0f} % of the frames had no prediction in time, and score by an earlier one."
+                f"{waits}"
+            )
 
 
 def _ties(runs: pd.DataFrame, methods: set[str]) -> Iterator[str]:

@@ -6,6 +6,7 @@ It shows the whole session in ten seconds, as a WebM video inside the page, whic
 from __future__ import annotations
 
 import base64
+import html
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from PIL.Image import Image
+
+    from driftlab.platform.results.figures.base import View
 
 LENGTH_S = 10.0
 MOMENTS = 80  # 8 pictures per second
@@ -126,3 +129,17 @@ def _scores(frames: pd.DataFrame, runs: pd.DataFrame, styles: StyleMap) -> str:
 
 def _draw(frames: pd.DataFrame, runs: pd.DataFrame, styles: StyleMap, axis: Axes) -> None:
     plots.accuracy(axis, runs[runs["cell"].isin(frames["cell"])], frames, styles)
+
+
+def show_clip(view: View) -> None:
+    """Show the clip of a run in a notebook, or print that the run has too few snapshots for one."""
+    from IPython.display import HTML, Markdown, display
+
+    frames, snapshots = view.tables.frame("frames"), view.tables.frame("snapshots")
+    clip = make_clip(view.runs, snapshots, frames, view.styles)
+    if clip is None:
+        display(Markdown("This run has no snapshots of several moments: set `snapshots` to 24 or more."))
+        return
+    said = f"{clip.setting}, {clip.device}, seed {clip.seed}; row by row: {', '.join(clip.tiles)}"
+    player = f'<video controls loop muted width="{COLUMNS * TILE_PX}" src="{clip.source}"></video>'
+    display(HTML(f"<figure>{player}<figcaption>{html.escape(said)}</figcaption></figure>"))

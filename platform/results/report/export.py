@@ -1,4 +1,4 @@
-"""Write a run for other tools: CSV, and MLflow or TensorBoard if they are installed."""
+"""Write a run for other tools: CSV, and MLflow, TensorBoard or Weights & Biases if they are installed."""
 
 from __future__ import annotations
 
@@ -92,6 +92,28 @@ def _tensorboard(run: Run, folder: Path) -> None:
                 events.add_scalar(SERIES, score, step, time_s)
 
 
+def _wandb(run: Run, folder: Path) -> None:
+    """Write one offline run of Weights & Biases per cell; nothing is sent before `wandb sync`."""
+    wandb = _package("wandb")
+    folder.mkdir(parents=True, exist_ok=True)
+    project = str(run.spec.get("name") or run.path.name)
+    for cell, facts, numbers, line in _cells(run):
+        settings = wandb.Settings(console="off", silent=True, save_code=False, disable_git=True, x_disable_stats=True)
+        started = wandb.init(
+            mode="offline",
+            dir=str(folder),
+            project=project,
+            group=run.path.name,
+            name=cell,
+            config={key: value for key, value in facts.items() if key != "status"},
+            settings=settings,
+        )
+        for step, time_s, score in line:
+            started.log({SERIES: score, "time_s": time_s}, step=step)
+        started.summary.update(numbers)
+        started.finish(exit_code=0 if facts["status"] == "done" else 1)
+
+
 def _package(name: str) -> Any:
     """Import an optional package of an export format."""
     try:
@@ -99,8 +121,9 @@ def _package(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != name:
             raise
+        source = f"'driftlab[{name}]'" if name == "wandb" else name
         raise RequestError(
-            f"The Python package '{name}' is not installed, and this export needs it: pip install {name}"
+            f"The Python package '{name}' is not installed, and this export needs it: pip install {source}"
         ) from None
 
 
@@ -126,4 +149,9 @@ def _is_number(key: str, value: Any) -> bool:
     return key != "seed" and isinstance(value, int | float) and math.isfinite(value)
 
 
-TARGETS: Mapping[str, Callable[[Run, Path], None]] = {"csv": _csv, "mlflow": _mlflow, "tensorboard": _tensorboard}
+TARGETS: Mapping[str, Callable[[Run, Path], None]] = {
+    "csv": _csv,
+    "mlflow": _mlflow,
+    "tensorboard": _tensorboard,
+    "wandb": _wandb,
+}

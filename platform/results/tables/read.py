@@ -183,12 +183,12 @@ def open_run(path: str | Path) -> Run:
 
 
 def newest_run(start: str | Path = ".", *, search: bool = False) -> Path:
-    """Return the newest run, or search, in `runs/` of a folder or of the nearest parent that has one."""
+    """Return the newest run, or search, in `runs/` of a folder and of the folders above it."""
     here, kind = Path(start).absolute(), "search" if search else "run"
-    for folder in (here, *here.parents):
-        specs = sorted((folder / "runs").glob("*/spec.yaml"), key=lambda file: file.stat().st_mtime)
-        if found := [spec for spec in specs if _kind_of(spec) == kind]:
-            return found[-1].parent
+    specs = [spec for folder in (here, *here.parents) for spec in (folder / "runs").glob("*/spec.yaml")]
+    for spec in sorted(specs, key=lambda file: file.stat().st_mtime, reverse=True):
+        if _kind_of(spec) == kind:
+            return spec.parent
     raise RequestError(
         f"There is no {kind} in {here / 'runs'}, nor in a folder runs above. Give the folder of a {kind}, or make one "
         "first."

@@ -1,0 +1,94 @@
+"""Compare the time that `--dry-run` estimates with the processor time of the run.
+
+It prints one JSON line per experiment. Each runs in one process and one thread, without cached networks. Networks and
+cells are compared apart and together: the ratio is the estimate divided by the measured time. The start of Ray is in
+neither.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from _shared import options_of, report
+
+from driftlab.platform.lab import forecast
+from driftlab.platform.lab.cells import points_of
+from driftlab.platform.lab.progress import Progress
+from driftlab.platform.lab.read import Choice, Experiment, load
+from driftlab.platform.lab.seal import create_run, execute
+from driftlab.platform.networks.training.states import FOLDER_VARIABLE
+from driftlab.platform.sim.inline import InlineBackend
+
+DIGITS = ["workloads=[{name: 'domains:set:digits', duration_s: 60, fps: 5, height: 32, width: 32}]", "bounds=false"]
+SMALL = ["workloads.0.height=16", "workloads.0.width=24", "workloads.0.duration_s=4", "student.pretrain_steps=2"]
+EXPERIMENTS: dict[str, tuple[str, tuple[str, ...], list[str]]] = {  # name, systems, settings
+    "smallest": ("quick", ("no_custom",), SMALL),
+    "segmentation": ("quick", (), []),
+    "large-frames": ("quick", ("no_custom", "one_time"), ["workloads.0.height=128", "workloads.0.width=192"]),
+    "ams": ("quick", ("no_custom", "ams"), ["workloads.0.duration_s=120", "student.pretrain_steps=300"]),
+    "on-the-stream": (
+        "quick",
+        ("no_custom", "adabn", "tent", "cotta"),
+        [*DIGITS, "student.network=tiny_classifier", "student.pretrain_steps=300"],
+    ),
+    "resnet18": ("quick", ("no_custom", "tent"), [*DIGITS, "student.network=resnet18", "student.pretrain_steps=60"]),
+    "pruning": ("nestdnn-fig3", ("trr-0", "l1-3"), []),
+    "arrivals": ("nestdnn-fig9", (), []),
+    "demo-adaptation": ("demo-adaptation", (), ["seeds=[0]"]),
+    "demo-scaling": ("demo-scaling", (), ["seeds=[0]"]),
+    "demo-sharing": ("demo-sharing", (), ["seeds=[0]"]),
+    "many-apps": ("many-apps", ("no_custom", "uniform-learning"), ["seeds=[0]"]),
+}
+
+
+class Clock(Progress):
+    """Processor time when the networks begin and are built."""
+
+    def begins(self, cells: int, kept: int, work_s: float) -> None:
+        self.begun_s = self.built_s = time.process_time()
+
+    def built(self, network: str, done: int, of: int) -> None:
+        self.built_s = time.process_time()
+
+
+def measure(spec: Experiment, folder: Path) -> tuple[float, float]:
+    """Run an experiment; return the processor time of its networks and of its cells."""
+    clock = Clock()
+    with create_run(spec, folder) as directory:
+        outcome = execute(spec, directory, InlineBackend, clock)
+    assert not outcome.failed, outcome.failed
+    return clock.built_s - clock.begun_s, time.process_time() - clock.built_s
+
+
+def compare(name: str) -> None:
+    """Run one experiment and print the ratios."""
+    experiment, systems, settings = EXPERIMENTS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[FOLDER_VARIABLE] = f"{folder}/cache"
+        spec = load(experiment, settings, Choice(systems) if systems else None)
+        expected, slowness = forecast.forecast(spec), forecast.slowness()
+        building_s, running_s = measure(spec, Path(folder) / "run")
+    cells_s = expected.cells_s + forecast.CELL_S * len(list(points_of(spec)))
+    parts = {"networks": (expected.building_s, building_s), "cells": (cells_s, running_s)}
+    parts["whole"] = (expected.building_s + cells_s, building_s + running_s)
+    line = {
+        part: {
+            "estimate_s": round(slowness * told_s, 1),
+            "measured_s": round(took_s, 1),
+            "ratio": round(slowness * told_s / max(took_s, 1e-3), 2),
+        }
+        for part, (told_s, took_s) in parts.items()
+    }
+    report({"benchmark": "estimates", "experiment": name, **line, "goal": "whole: 0.67 to 1.5"})
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--experiments", default=",".join(EXPERIMENTS), help="names, separated by commas")
+    options = options_of(parser, experiments="smallest")
+    for chosen in options.experiments.split(","):
+        compare(chosen)
