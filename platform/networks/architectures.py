@@ -219,6 +219,7 @@ MAKERS: Mapping[str, Callable[[int], nn.Module]] = {
     "resnet56": residual.residual_56,
     "wrn_28_10": partial(residual.wide_residual, depth=28, width=10),
     "resnext29": residual.aggregated_29,
+    "resnext29_2x64d": partial(residual.aggregated_29, groups=2),
     "senet18": partial(residual.residual_18, attention=residual.SqueezeExcite),
     "resnet18_cbam": partial(residual.residual_18, attention=residual.Cbam),
     "yolov3": detection.Yolo,

@@ -175,6 +175,10 @@ PUBLISHED: Mapping[str, ZooEntry] = {
         CLASSIFICATION, "ResNeXt-29, 8 x 64d, for 32 x 32 images, 34 M parameters", STAGED, input=SMALL_PICTURES,
         pretraining=LARGE,
     ),
+    "resnext29_2x64d": ZooEntry(
+        CLASSIFICATION, "ResNeXt-29, 2 x 64d, for 32 x 32 images, 9 M parameters", STAGED, input=SMALL_PICTURES,
+        pretraining=LARGE,
+    ),
     "senet18": ZooEntry(
         CLASSIFICATION, "ResNet-18 with squeeze-and-excitation, 12 M parameters", (*STAGED, "stages.3"),
         input=Input((224, 224)), pretraining=LARGE,

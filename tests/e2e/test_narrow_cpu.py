@@ -17,7 +17,7 @@ from driftlab.platform.networks.zoo import ZOO
 
 pytestmark = pytest.mark.slow
 CHECKER = "libc_malloc_debug.so.0"  # of glibc 2.34 and later; older ones check without it
-LARGE = ("resnext29", "vgg16", "wrn_28_10", "yolov3", "vit_small")  # each takes seconds
+LARGE = ("resnext29", "resnext29_2x64d", "vgg16", "wrn_28_10", "yolov3", "vit_small")  # each takes seconds
 LANES = [[name] for name in LARGE] + [[name for name in ZOO if name not in LARGE][part::4] for part in range(4)]
 SIGNS = {"name": "signs/depot", "duration_s": 6, "fps": 4, "height": 24, "width": 24}
 RESIDUAL = {"network": "tiny_residual", "pretrain_steps": 20}
