@@ -80,6 +80,17 @@ CHANNELS = table_of(
     column("kept", TEXT, "numbers of the kept channels, ascending, with spaces between"),
 )
 
+STAGES = table_of(
+    "stages",
+    "One row per stage of a phase on the device, with its memory: load, generate, retrain, complete, update.",
+    *PLACE,
+    column("time_s", REAL, "when training began", "s"),
+    column("stage", TEXT, "generate: pass through the network that is cut; update: feedback of what was trained"),
+    column("network_bytes", BYTES, "memory of the running network", "B"),
+    column("samples_bytes", BYTES, "memory of the samples, which the peak of `devices` omits", "B"),
+    column("memory_bytes", BYTES, "memory in addition to these: activations, gradients, copies, the whole network", "B"),
+)
+
 ADAPTATIONS = table_of(
     "adaptations",
     "One row per training batch of an application's stream on its device, skipped ones included.",
