@@ -188,6 +188,7 @@ class StudentPart(StrictPart):
     weights: str | None = None  # a file to begin from; without steps said, none follow
     pretrain_set: str | None = None  # a labelled set that the network learns first, as `set:signs/ri100`
     pretrain_set_steps: Steps = 4000
+    pretrain_shifts: Annotated[tuple[str, ...], Field(strict=False)] = ()  # source domains besides frames as they are
     per_seed: bool = False  # whether each seed of the run builds separate networks
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from driftlab.datasets.catalogue import SET_PREFIX, WORKLOADS, find_workload, open_stream
+from driftlab.datasets.domains.names import unfit_for_training
 from driftlab.datasets.streets.presets import CLASSES
 from driftlab.errors import RequestError, shortened
 from driftlab.platform.lab import own_networks
@@ -80,7 +81,14 @@ def _checks(experiment: Experiment) -> Iterator[tuple[str, Callable[[], Any]]]:
             yield f"{name}.weights", partial(digest_of, weights)
     if experiment.student.pretrain_set is not None:
         yield "student.pretrain_set", partial(_check_pretrain_set, experiment.student)
+    if unfit := unfit_for_training(experiment.student.pretrain_shifts):
+        fault = f"'{unfit[0]}' is no shift of single frames with the labels as they are; name one as fog."
+        yield "student.pretrain_shifts", partial(_refuse, fault)
     yield "teacher.network", partial(_check_teacher, experiment)
+
+
+def _refuse(fault: str) -> None:
+    raise RequestError(fault)
 
 
 def _check_pretrain_set(student: StudentPart) -> None:

@@ -118,7 +118,8 @@ def train_master(context: PruningContext, sites: Sequence[GateSite], plan: Maste
 
 def source_domains(context: PruningContext, shifts: Sequence[str]) -> SourceDomains:
     """Render the training frames in each source domain."""
-    images = context.data.train.images
+    train = context.data.train
+    images = (context.data.plain or train).images if shifts else train.images
     rendered = [images]
     for shift in shifts:
         rng = context.rng("source", shift)

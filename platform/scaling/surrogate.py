@@ -90,11 +90,11 @@ class Surrogate(Scaling):
 
     def faults(self) -> list[str]:
         """Return a fault for each list of ratios that does not fall."""
-        from driftlab.datasets.domains.names import SHIFTS
+        from driftlab.datasets.domains.names import unfit_for_training
 
         lists = {"keep_ratios": self.keep_ratios, "stages": self.stages}
-        unknown = [shift for shift in self.sources if shift not in SHIFTS or SHIFTS[shift].picks]
-        return [f"'sources' has '{shift}', which is no shift that changes a frame" for shift in unknown] + [
+        unfit = unfit_for_training(self.sources)
+        return [f"'sources' has '{shift}', which is no shift of a frame with its labels as they are" for shift in unfit] + [
             f"'{name}' is {ratios}, must be one or more shares that fall"
             for name, ratios in lists.items()
             if not ratios or any(later >= earlier for earlier, later in itertools.pairwise(ratios))
