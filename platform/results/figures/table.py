@@ -22,6 +22,7 @@ SUBJECTS = (  # of an experiment; a figure that is named nowhere comes before th
     "capacity",
     "paths",
     "domains",
+    "overlaps",
     "utility",
     "compute_shares",
     "load",

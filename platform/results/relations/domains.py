@@ -109,6 +109,14 @@ def overlaps(tables: Tables) -> pd.DataFrame:
     return pd.DataFrame(found, columns=columns)
 
 
+def stages(tables: Tables) -> pd.DataFrame:
+    """List the memory of each stage of the phases in domains, with the network and the samples: `total_bytes`."""
+    runs = completed_cells(tables)[["cell", "system", "workload", "seed"]]
+    rows = tables.frame("stages").merge(runs, on="cell")
+    rows = rows[rows["workload"].isin(list(tables.once(shifts_of)))]
+    return rows.assign(total_bytes=rows["network_bytes"] + rows["samples_bytes"] + rows["memory_bytes"])
+
+
 def _newest_selection(rows: pd.DataFrame) -> dict[str, frozenset[str]]:
     newest = rows[rows["phase"] == rows["phase"].max()]
     return {group: frozenset(kept.split()) for group, kept in zip(newest["group"], newest["kept"], strict=True)}
