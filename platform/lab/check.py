@@ -81,14 +81,14 @@ def _checks(experiment: Experiment) -> Iterator[tuple[str, Callable[[], Any]]]:
             yield f"{name}.weights", partial(digest_of, weights)
     if experiment.student.pretrain_set is not None:
         yield "student.pretrain_set", partial(_check_pretrain_set, experiment.student)
-    if unfit := unfit_for_training(experiment.student.pretrain_shifts):
-        fault = f"'{unfit[0]}' is no shift of single frames with the labels as they are; name one as fog."
-        yield "student.pretrain_shifts", partial(_refuse, fault)
+    for name, part in (("student", experiment.student), ("teacher", experiment.teacher)):
+        yield f"{name}.pretrain_shifts", partial(_check_shifts, part.pretrain_shifts)
     yield "teacher.network", partial(_check_teacher, experiment)
 
 
-def _refuse(fault: str) -> None:
-    raise RequestError(fault)
+def _check_shifts(shifts: Sequence[str]) -> None:
+    for unfit in unfit_for_training(shifts):
+        raise RequestError(f"'{unfit}' is no shift of single frames with the labels as they are; name one as fog.")
 
 
 def _check_pretrain_set(student: StudentPart) -> None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from driftlab.platform.networks.training.training_loop import DataSplits
     from driftlab.platform.scaling.elastic import Master
 
+# Shifts that no experiment with surrogates tests on and no estimator is fitted on.
+SOURCES = ("glass_blur", "snow", "brightness", "elastic_transform", "jpeg_compression")
 SOURCE_SAMPLES = 100  # frames for the first surrogates: as many as a target domain provides
 
 
@@ -61,7 +63,7 @@ class Surrogate(Scaling):
     sources: Annotated[
         tuple[str, ...],
         Means("shifts at severity 5 on which the master is also trained, besides the frames as they are"),
-    ] = ()
+    ] = SOURCES
     knowledge: Annotated[
         Literal["identity", "mix_fixed", "reparam", "penalty"], Means("link between layers and their domain knowledge")
     ] = "identity"

@@ -25,7 +25,7 @@ SMALL, LARGE = Budget(variant=0), Budget(variant=1)
 
 
 def member(**params) -> Surrogate:
-    return Surrogate(keep_ratios=(0.6, 0.3), stages=(0.3,), epochs=1, **params)
+    return Surrogate(keep_ratios=(0.6, 0.3), stages=(0.3,), epochs=1, **{"sources": (), **params})
 
 
 @cache

@@ -294,6 +294,14 @@ def accuracy_after(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
     return pair_rows(better, worse, f"{', '.join(names[0])} against {', '.join(names[1])}")
 
 
+def accuracy_of_masters(tables: Tables, larger: list[str], smaller: list[str]) -> pd.DataFrame:
+    """List the accuracy after adapting with two masters, each named by its workload and system, by seed."""
+    after = tables.once(stretches).groupby(["workload", "system", "seed"])["after"].mean()
+    if not all(tuple(one) in after.index.droplevel("seed") for one in (larger, smaller)):
+        return no_rows("needs size=masters, with workloads of networks of several sizes")
+    return pair_rows(after[tuple(larger)], after[tuple(smaller)])
+
+
 def overlap_of_domains(tables: Tables, systems: Kinds) -> pd.DataFrame:
     """List the channels that similar and dissimilar domains have in common, by seed."""
     rows = tables.once(overlaps)
