@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 
 import numpy as np
 import pytest
-from archives_factory import NAMES, pictures, write_cifar10, write_gtsrb
+from archives_factory import NAMES, pictures, write_cifar10, write_gtsrb, write_svhn
 from PIL import Image
-from scipy.io import savemat
 
 from driftlab.datasets import labelled_set
 from driftlab.datasets.archives import ARCHIVES
@@ -117,13 +115,7 @@ def test_the_error_for_an_unreadable_image_has_its_name(tmp_path, torchvision_da
 
 
 def test_svhn_is_read(tmp_path, monkeypatch, torchvision_datasets):
-    parts = {}
-    for split, n in (("train", 30), ("test", 6)):
-        images, classes = pictures(n)
-        file = tmp_path / f"{split}_32x32.mat"
-        savemat(file, {"X": images.transpose(1, 2, 3, 0), "y": np.where(classes == 0, 10, classes)[:, None]})
-        parts[split] = ["", file.name, hashlib.md5(file.read_bytes()).hexdigest()]
-    monkeypatch.setattr(torchvision_datasets.SVHN, "split_list", parts)
+    write_svhn(tmp_path, monkeypatch, torchvision_datasets)
     found = open_set(f"svhn:{tmp_path}")
     assert found.classes == ("0", "1", "2") and agree(found.train) and agree(found.test)
 
