@@ -96,7 +96,7 @@ class Surrogate(Scaling):
 
         lists = {"keep_ratios": self.keep_ratios, "stages": self.stages}
         unfit = unfit_for_training(self.sources)
-        return [f"'sources' has '{shift}', which is no shift of a frame with its labels as they are" for shift in unfit] + [
+        return [f"'sources' has '{shift}', which is no shift of single frames" for shift in unfit] + [
             f"'{name}' is {ratios}, must be one or more shares that fall"
             for name, ratios in lists.items()
             if not ratios or any(later >= earlier for earlier, later in itertools.pairwise(ratios))

@@ -35,7 +35,7 @@ def made() -> Made:
     for system in ("follows", "static"):
         for seed in SEEDS:
             fixed = {name: rng.choice(size, int(KEEP * size), replace=False) for name, size in SIZES.items()}
-            for phase, domain in enumerate((*range(DOMAINS), 2), start=1):  # domain 2 comes back: its newest phase counts
+            for phase, domain in enumerate((*range(DOMAINS), 2), start=1):  # domain 2 comes back
                 place = {"cell": f"{system}/digits/one/seed-{seed}", "device": "d", "app": "a", "phase": phase}
                 for name, size in SIZES.items():
                     kept = fixed[name] if system == "static" else rng.choice(size, int(KEEP * size), replace=False)

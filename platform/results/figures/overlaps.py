@@ -1,4 +1,4 @@
-"""Channels that two domains have in common, and memory over the stages of a phase: Figures 13 (b) and 7 of ElasticDNN."""
+"""Channels that domains have in common, and memory by stage of a phase: Figures 13 (b) and 7 of ElasticDNN."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Share of kept channels that two domains have in common, for the system whose domains differ most and the one whose "
-    "domains differ least. Similar: one shift at two severities. Last: the last group of channels alone. Memory: that of "
-    "the running network, of the samples, and of what the stage adds. Means over seeds; ±: half of the 95 % CI."
+    "Share of kept channels that two domains have in common, for the systems whose domains differ most and least. "
+    "Similar: one shift at two severities. Last: the last group of channels alone. Memory: of the running network, the "
+    "samples, and what the stage adds. Means over seeds; ±: half of the 95 % CI."
 )
 STAGES = ("load", "generate", "retrain", "complete", "update")
 SIDE = 300  # pixels of a map

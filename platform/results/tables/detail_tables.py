@@ -88,7 +88,7 @@ STAGES = table_of(
     column("stage", TEXT, "generate: pass through the network that is cut; update: feedback of what was trained"),
     column("network_bytes", BYTES, "memory of the running network", "B"),
     column("samples_bytes", BYTES, "memory of the samples, which the peak of `devices` omits", "B"),
-    column("memory_bytes", BYTES, "memory in addition to these: activations, gradients, copies, the whole network", "B"),
+    column("memory_bytes", BYTES, "memory in addition to these: activations, gradients, copies, whole network", "B"),
 )
 
 ADAPTATIONS = table_of(

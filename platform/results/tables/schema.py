@@ -31,10 +31,10 @@ from driftlab.platform.results.tables.detail_tables import (
     ADAPTATIONS,
     AUDITS,
     CHANNELS,
-    STAGES,
     CLASSES,
     LOADS,
     MOTION,
+    STAGES,
     SYSTEMS,
 )
 from driftlab.platform.results.tables.search import SEARCH_TABLES
