@@ -291,6 +291,13 @@ class TestSourceDomainsAndGates:
         alone = SourceDomains(pictures[:1])
         assert np.array_equal(alone.batch(rows[:35], np.random.default_rng(0))[1], rows[:35])
 
+    @pytest.mark.slow
+    def test_a_small_batch_has_frames_of_several_domains_too(self):
+        built = member(sources=("snow",), gates="domain", batch=14).build(
+            build("tiny_residual", CLASSES, seed=0), problem()
+        )
+        assert len(built) == 2
+
     def test_information_is_high_for_opposite_domains_and_zero_for_equal_ones(self):
         network = master_of_two_domains()
         opposite, equal = torch.tensor([[1.0, 0.0] * 3, [0.0, 1.0] * 3]), torch.tensor([[1.0, 0.0] * 3] * 2)
