@@ -1,6 +1,6 @@
-"""Labelled sets that are joined from others, such as `cifar10+svhn:FOLDER` with FOLDER/cifar10 and FOLDER/svhn.
+"""Labelled sets joined from others: `cifar10+svhn:FOLDER` with FOLDER/cifar10 and FOLDER/svhn.
 
-Classes of one name are one class. Images of the sets take turns in every part, until a set has none left.
+Classes of one name are one class. Images of the sets alternate in every part, until a set has none left.
 """
 
 from __future__ import annotations

@@ -67,7 +67,8 @@ def test_the_cache_holds_weights_and_recipe_and_no_temporary_files(built):
 
 
 def test_every_field_of_a_recipe_changes_its_key():
-    other = {"str": "other", "int": 3, "float": 0.5, "bool": True, "tuple[tuple[str, float], ...]": (("noise", 2.0),)}
+    other = {"str": "other", "int": 3, "float": 0.5, "bool": True}
+    other |= {"tuple[tuple[str, float], ...]": (("noise", 2.0),), "tuple[str, ...]": ("fog",)}
     changed = [
         dataclasses.replace(RECIPE, **{field.name: other[str(field.type)]}) for field in dataclasses.fields(Recipe)
     ]

@@ -1,4 +1,4 @@
-"""Channels that domains have in common, and memory by stage of a phase: Figures 13 (b) and 7 of ElasticDNN."""
+"""Channels common to domains, and memory by stage: Figures 13 (b) and 7 of ElasticDNN."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 NOTE = (
     "Share of kept channels that two domains have in common, for the systems whose domains differ most and least. "
-    "Similar: one shift at two severities. Last: the last group of channels alone. Memory: of the running network, the "
-    "samples, and what the stage adds. Means over seeds; ±: half of the 95 % CI."
+    "Similar: one shift at two severities. Last: the last group of channels alone. Memory: the running network, the "
+    "samples, and additions of the stage. Means over seeds; ±: half of the 95 % CI."
 )
 STAGES = ("load", "generate", "retrain", "complete", "update")
 SIDE = 300  # pixels of a map

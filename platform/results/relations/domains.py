@@ -110,7 +110,7 @@ def overlaps(tables: Tables) -> pd.DataFrame:
 
 
 def stages(tables: Tables) -> pd.DataFrame:
-    """List the memory of each stage of the phases in domains, with the network and the samples: `total_bytes`."""
+    """List the memory of each stage of phases in domains: `total_bytes` has network and samples too."""
     runs = completed_cells(tables)[["cell", "system", "workload", "seed"]]
     rows = tables.frame("stages").merge(runs, on="cell")
     rows = rows[rows["workload"].isin(list(tables.once(shifts_of)))]

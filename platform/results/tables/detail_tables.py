@@ -85,7 +85,7 @@ STAGES = table_of(
     "One row per stage of a phase on the device, with its memory: load, generate, retrain, complete, update.",
     *PLACE,
     column("time_s", REAL, "when training began", "s"),
-    column("stage", TEXT, "generate: pass through the network that is cut; update: feedback of what was trained"),
+    column("stage", TEXT, "generate: pass through the network that is cut; update: feedback of the trained weights"),
     column("network_bytes", BYTES, "memory of the running network", "B"),
     column("samples_bytes", BYTES, "memory of the samples, which the peak of `devices` omits", "B"),
     column("memory_bytes", BYTES, "memory in addition to these: activations, gradients, copies, whole network", "B"),
