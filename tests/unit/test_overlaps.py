@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from figures_factory import hidden, panel_of, show, texts
 from tables_factory import Made, run_row
@@ -89,3 +92,16 @@ def test_the_map_has_the_mean_overlap_of_each_two_domains():
 
 def test_a_run_without_cuts_has_no_such_figure():
     assert hidden(figure, Made(SPEC, runs=[run_row("follows", 0, "digits")]))
+
+
+def test_masters_are_compared_by_workload_and_system():
+    accuracy = {("twice", "keeps-third"): 0.8, ("half", "keeps-most"): 0.7, ("twice", "keeps-most"): 0.1}
+    rows = [
+        {"workload": workload, "system": system, "seed": seed, "after": value + 0.01 * seed * (workload == "twice")}
+        for (workload, system), value in accuracy.items()
+        for seed in SEEDS
+    ]
+    tables: Any = SimpleNamespace(once=lambda _: pd.DataFrame(rows))
+    found = domains.accuracy_of_masters(tables, ["twice", "keeps-third"], ["half", "keeps-most"])
+    assert (found["ours"] - found["theirs"]).tolist() == pytest.approx([0.1, 0.11])
+    assert domains.accuracy_of_masters(tables, ["twice", "keeps-third"], ["none", "keeps-most"]).empty
