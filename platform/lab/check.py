@@ -81,8 +81,8 @@ def _checks(experiment: Experiment) -> Iterator[tuple[str, Callable[[], Any]]]:
             yield f"{name}.weights", partial(digest_of, weights)
     if experiment.student.pretrain_set is not None:
         yield "student.pretrain_set", partial(_check_pretrain_set, experiment.student)
-    for name, part in (("student", experiment.student), ("teacher", experiment.teacher)):
-        yield f"{name}.pretrain_shifts", partial(_check_shifts, part.pretrain_shifts)
+    yield "student.pretrain_shifts", partial(_check_shifts, experiment.student.pretrain_shifts)
+    yield "teacher.pretrain_shifts", partial(_check_shifts, experiment.teacher.pretrain_shifts)
     yield "teacher.network", partial(_check_teacher, experiment)
 
 
