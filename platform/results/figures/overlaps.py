@@ -23,6 +23,8 @@ NOTE = (
 )
 STAGES = ("load", "generate", "retrain", "complete", "update")
 SIDE = 300  # pixels of a map
+DARKEST = 0.7  # opacity of a cell with all channels in common
+MOST_WRITTEN = 15  # domains of a map with numbers
 
 
 def show(view: View) -> FigureContent | None:
@@ -52,16 +54,16 @@ def overlap_matrix(rows: pd.DataFrame) -> np.ndarray:
 
 def _draw_map(axis: Axes, rows: pd.DataFrame) -> None:
     found = overlap_matrix(rows)
-    axis.imshow(found, vmin=0, vmax=1, cmap="Blues", aspect="equal")
-    small = len(found) <= 15
     for (row, column), value in np.ndenumerate(found):
-        if small and value == value:
-            colour = "white" if value > 0.6 else plots.INK
-            axis.text(column, row, f"{100 * value:.0f}", ha="center", va="center", fontsize=7, color=colour)
+        if value == value:
+            axis.bar(column, 1, 1, row - 0.5, color=plots.COLOURS[0], alpha=DARKEST * value, linewidth=0)
+            if len(found) <= MOST_WRITTEN:
+                axis.text(column, row, f"{100 * value:.0f}", ha="center", va="center", fontsize=7, color=plots.INK)
+    axis.set_xlim(-0.5, len(found) - 0.5)
+    axis.set_ylim(len(found) - 0.5, -0.5)
     axis.set_xlabel("domain")
     axis.set_ylabel("domain")
-    axis.set_xticks(range(len(found)))
-    axis.set_yticks(range(len(found)))
+    plots.tidy(axis)
 
 
 def _overlap_grid(workload: str, rows: pd.DataFrame, order: list[str]) -> Grid:
