@@ -24,6 +24,7 @@ PURPOSES = frozenset(
         "pack",
         "pretrain/head",
         "pretrain/order",
+        "pretrain/shift",
         "pretrain/weights",
         "scaling",
         "scaling/darts",

@@ -172,7 +172,7 @@ def shift_part(frames: LabelledFrames, recipe: Recipe, part: str) -> LabelledFra
 
     images = frames.images.copy()
     for number, shift in enumerate(recipe.shifts, start=1):
-        rng = rng_for(recipe.seed, "pretrain", part, shift)
+        rng = rng_for(recipe.seed, "pretrain", "shift", part, shift)
         for row in range(number, len(images), len(recipe.shifts) + 1):
             images[row] = shifted(images[row], Domain(shift, MAX_SEVERITY), rng)
     return LabelledFrames(images, frames.labels)
