@@ -15,6 +15,7 @@ from driftlab.datasets import checks
 from driftlab.datasets.city.presets import CONDITIONS, PRETRAINING, SETTINGS
 from driftlab.datasets.domains.parameters import DOMAIN_PARAMETERS
 from driftlab.datasets.frames import Stream
+from driftlab.datasets.joined_sets import JOIN
 from driftlab.datasets.labelled import SETS, SetSource, folder_digest
 from driftlab.datasets.parameters import AnyParameter, Given, StreamParameter, Value, parameter_faults, read_values
 from driftlab.datasets.severity import SeveritySchedule
@@ -25,6 +26,7 @@ from driftlab.errors import RequestError, unknown_name
 
 Asked = TypeVar("Asked")
 VIDEO_PREFIX, SET_PREFIX, DOMAINS_PREFIX, CAMERA = "video:", "set:", "domains:", "camera"
+JOINED = f"{SET_PREFIX}NAME{JOIN}NAME:FOLDER"
 MIN_SIDE_PX, MAX_SIDE_PX = 16, 4096
 MAX_FPS = 240.0
 
@@ -267,6 +269,12 @@ _ROWS = (
     ),
     *(_labelled(key, source) for key, source in SETS.items()),
     Workload(
+        JOINED,
+        "Labelled sets joined by +, such as set:cifar10+svhn:FOLDER with FOLDER/cifar10 and FOLDER/svhn.",
+        _open_slides,
+        classes=None,
+    ),
+    Workload(
         "video:PATH",
         "Any file that PyAV decodes; truth from label maps next to it, if any.",
         _open_video,
@@ -311,6 +319,8 @@ def find_workload(name: str) -> Workload:
     """Look up a workload by name; capital letters in a row stand for a file, a folder or a name."""
     if name in WORKLOADS:
         return WORKLOADS[name]
+    if name.startswith(SET_PREFIX) and JOIN in name.removeprefix(SET_PREFIX).partition(":")[0]:
+        return replace(WORKLOADS[JOINED], name=name, family=name)
     for row in WORKLOADS.values():
         stem, _, place = row.name.rpartition(":")
         if place.isupper() and (name.startswith(f"{stem}:") or (row.bare and name == stem)):

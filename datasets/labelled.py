@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from driftlab.datasets import checks
+from driftlab.datasets.joined_sets import JOIN, join_classes, keys_of, names_of_parts, open_joined
 from driftlab.datasets.labelled_set import (
     DIGITS,
     Counts,
@@ -52,6 +53,17 @@ def _open_archive(request: SetRequest) -> LabelledSet:
     from driftlab.datasets.archives import open_archive
 
     return open_archive(request)
+
+
+def _open_joined(request: SetRequest) -> LabelledSet:
+    def open_part(name: str, counts: Counts | int | None) -> LabelledSet:
+        return open_set(name, seed=request.seed, size=request.size, counts=counts)
+
+    return open_joined(request, names_of_parts(request.name, _in_folder), open_part)
+
+
+def _in_folder(key: str) -> bool:
+    return SETS[key].in_folder
 
 
 def _open_digits(request: SetRequest) -> LabelledSet:
@@ -122,6 +134,8 @@ def class_names(name: str, *, size: int | tuple[int, int] = 32) -> tuple[str, ..
     from driftlab.datasets.signs.alphabet import names_of
 
     source, request = _checked(name, 0, size, 1, None, None)
+    if source.opener is _open_joined:
+        return join_classes([class_names(part, size=size) for part in names_of_parts(name, _in_folder)])[0]
     if source.problem is not None:
         return names_of(request.problem.classes)
     return source.classes or source.opener(request).classes
@@ -136,10 +150,7 @@ def _checked(
     difficulty: float | None,
 ) -> tuple[SetSource, SetRequest]:
     """Return a set and its checked request; raise RequestError with all faults."""
-    key, _, folder = name.partition(":")
-    if key not in SETS:
-        raise unknown_name("labelled set", key, SETS)
-    source = SETS[key]
+    folder, source = name.partition(":")[2], _source_of(name)
     height, width = size if isinstance(size, tuple) else (size, size)
     faults = checks.check_integer("seed", seed, 0, 2**63 - 1)
     faults += [fault for side in dict.fromkeys((height, width)) for fault in checks.check_integer("size", side, *SIDES)]
@@ -156,6 +167,17 @@ def _checked(
     )
     exact, at_most = (source.counts, counts) if isinstance(counts, int) else (counts or source.counts, None)
     return source, SetRequest(name, folder, seed, (height, width), exact, at_most, problem)
+
+
+def _source_of(name: str) -> SetSource:
+    """Look up a labelled set, or describe a joined one."""
+    keys = keys_of(name)
+    for key in keys:
+        if key not in SETS:
+            raise unknown_name("labelled set", key, SETS)
+    if len(set(keys)) < len(keys):
+        raise RequestError(f"Labelled set '{name}' joins a set with itself; give each set once.")
+    return SETS[keys[0]] if len(keys) == 1 else SetSource(f"{JOIN.join(keys)}, joined", _open_joined)
 
 
 def folder_digest(name: str) -> str:

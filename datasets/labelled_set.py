@@ -18,6 +18,7 @@ Counts = tuple[int, int, int]  # images in the training, validation and test par
 MAX_SET_BYTES = 2**34
 MAX_FILES, MAX_ARCHIVE_BYTES, MAX_DEPTH = 1_000_000, 2**36, 30  # in the folder of an archive
 DIGITS = tuple("0123456789")
+ALIASES = {"automobile": "car", "aeroplane": "airplane", "motorcycle": "motorbike"}
 
 
 class LabelledImages(NamedTuple):
@@ -49,6 +50,12 @@ class SetRequest:
     counts: Counts | None  # None: all images
     at_most: int | None  # per part; a shortened part has the first images of the full one
     problem: Problem  # classes and difficulty of a rendered set
+
+
+def normalised_class(name: str) -> str:
+    """Return a class name in one spelling: MNIST has '3 - three', and DomainNet underscores."""
+    plain = name.lower().partition(" - ")[0].replace("_", " ").strip()
+    return ALIASES.get(plain, plain)
 
 
 def files_in(folder: Path) -> list[tuple[str, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -58,6 +58,11 @@ def shift_of(name: str) -> Shift:
     if name.startswith(SET_PREFIX):
         return Shift(name, "set", "images of another set, for classes in both sets", graded=False, picks=True)
     return SHIFTS[name]
+
+
+def unfit_for_training(shifts: Iterable[str]) -> list[str]:
+    """List the names that are no shift of single frames with the labels as they are."""
+    return [name for name in shifts if name not in SHIFTS or SHIFTS[name].picks or SHIFTS[name].turns]
 
 
 THIRTY = (  # 30 domains at three severities each

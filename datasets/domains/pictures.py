@@ -12,14 +12,13 @@ import numpy.typing as npt
 from driftlab.datasets.domains.names import SET_PREFIX, SHARES, shift_of
 from driftlab.datasets.domains.orders import Domain, Order
 from driftlab.datasets.labelled import class_names, open_test
-from driftlab.datasets.labelled_set import LabelledImages
+from driftlab.datasets.labelled_set import LabelledImages, normalised_class
 from driftlab.datasets.slides import Rows, Slides
 from driftlab.errors import RequestError
 
 MAX_IMAGES = 5000  # of a set's test part; independent of the length, so a longer stream begins like a shorter one
 MAX_SMALL, SMALL_PX = 10_000, 64 * 64  # those of CIFAR-10-C for small images; ImageNet-C is usually tested on 5 000
 MAX_DRAWS, MIN_CHUNK = 50, 10  # attempts to draw chunks of correlated labels, and images that each should have
-ALIASES = {"automobile": "car", "aeroplane": "airplane", "motorcycle": "motorbike"}
 Pool = tuple[int, int, int]  # part (0: adaptation, 1: scored), number of the set, severity of the subpopulation
 _MAX_PASSES = 8  # cached orders
 
@@ -145,14 +144,8 @@ def _set_of(domain: Domain) -> str:
 
 def shared_classes(base: Sequence[str], other: Sequence[str]) -> dict[int, int]:
     """Return the class numbers of another set with the base's number of the same name in any spelling."""
-    numbers = {_normalised(name): number for number, name in enumerate(base)}
-    return {number: numbers[name] for number, name in enumerate(map(_normalised, other)) if name in numbers}
-
-
-def _normalised(name: str) -> str:
-    """Return a class name in one spelling: MNIST has '3 - three', and DomainNet underscores."""
-    plain = name.lower().partition(" - ")[0].replace("_", " ").strip()
-    return ALIASES.get(plain, plain)
+    numbers = {normalised_class(name): number for number, name in enumerate(base)}
+    return {number: numbers[name] for number, name in enumerate(map(normalised_class, other)) if name in numbers}
 
 
 def rank_in_class(classes: npt.NDArray[np.int64]) -> tuple[Rows, Rows]:

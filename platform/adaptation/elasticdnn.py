@@ -141,6 +141,7 @@ class Elastic(LearningAdaptation):
         self.begin(run)
         run.notes["diversities"] = []
         run.bind([name for name in layout.names if name in rows_of])
+        run.kept_bytes += run.weights().nbytes  # momentum, which ends with the phase
         run.notes["marks"] = torch.from_numpy(filters.mark_rows(layout_of(model), rows_of)).to(run.weights())
         run.moved = filters.mark_rows(layout, rows_of)
         order = [name for layer, norm in wiring.norms.items() for name in (layer, norm)]

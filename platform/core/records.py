@@ -220,6 +220,7 @@ class Trained:
     clamped: int = 0  # values clamped to the range of the update's number format
     passes: Passes = Passes()
     surgery: tuple[LayerCost, ...] = ()  # operations on weights by which a device of another family copy follows
+    selection: Passes | None = None  # those that selected the channels; None: the network is not cut for the samples
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ PURPOSES = frozenset(
         "pack",
         "pretrain/head",
         "pretrain/order",
+        "pretrain/shift",
         "pretrain/weights",
         "scaling",
         "scaling/darts",

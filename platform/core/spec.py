@@ -174,11 +174,16 @@ class FleetPart(StrictPart):
     devices: Annotated[tuple[DevicePart, ...], Field(min_length=1, max_length=1000, strict=False)] = (DevicePart(),)
 
 
-class StudentPart(StrictPart):
+SourceShifts = Annotated[tuple[str, ...], Field(strict=False)]  # source domains besides frames as they are
+
+
+class StudentPart(_GrownPart):
     """The network on every device, and how the generic one was made.
 
     Missing values come from the zoo entry of a published network, else from the defaults below.
     """
+
+    later = ("pretrain_shifts",)
 
     network: Network = "tiny"
     pretrain_steps: Steps = 2500  # 35 s: mediocre on streets it has never seen
@@ -188,6 +193,7 @@ class StudentPart(StrictPart):
     weights: str | None = None  # a file to begin from; without steps said, none follow
     pretrain_set: str | None = None  # a labelled set that the network learns first, as `set:signs/ri100`
     pretrain_set_steps: Steps = 4000
+    pretrain_shifts: SourceShifts = ()
     per_seed: bool = False  # whether each seed of the run builds separate networks
 
 
@@ -209,7 +215,7 @@ class ServerPart(StrictPart):
 class TeacherPart(_GrownPart):
     """The teacher: the labels of the samples, and their cost."""
 
-    later = ("weights",)
+    later = ("weights", "pretrain_shifts")
 
     kind: Literal["oracle", "network"] = "oracle"
     network: Network = "teacher"
@@ -218,6 +224,7 @@ class TeacherPart(_GrownPart):
     pretrain_batch: BatchSize = 4
     pretrain_seed: Seed = 0
     weights: str | None = None  # as of the student
+    pretrain_shifts: SourceShifts = ()
     border_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
     label_jitter_px: Annotated[float, Field(ge=0, le=16)] = 0.0  # movement of outlines, per frame
 

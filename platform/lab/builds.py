@@ -137,6 +137,7 @@ def _recipes(asked: BuildCondition, app: AppPart) -> list[FamilyRecipe]:
                 elsewhere=(pretrain_set := getattr(part, "pretrain_set", None) or ""),
                 elsewhere_steps=part.pretrain_set_steps if isinstance(part, StudentPart) and pretrain_set else 0,
                 elsewhere_content=folder_digest_of(pretrain_set),
+                shifts=part.pretrain_shifts,
                 device=experiment.compute.torch_device,
                 precision=experiment.compute.precision,
                 portable=experiment.compute.portable,

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from driftlab.datasets.catalogue import SET_PREFIX, WORKLOADS, find_workload, open_stream
+from driftlab.datasets.domains.names import unfit_for_training
 from driftlab.datasets.streets.presets import CLASSES
 from driftlab.errors import RequestError, shortened
 from driftlab.platform.lab import own_networks
@@ -80,7 +81,14 @@ def _checks(experiment: Experiment) -> Iterator[tuple[str, Callable[[], Any]]]:
             yield f"{name}.weights", partial(digest_of, weights)
     if experiment.student.pretrain_set is not None:
         yield "student.pretrain_set", partial(_check_pretrain_set, experiment.student)
+    yield "student.pretrain_shifts", partial(_check_shifts, experiment.student.pretrain_shifts)
+    yield "teacher.pretrain_shifts", partial(_check_shifts, experiment.teacher.pretrain_shifts)
     yield "teacher.network", partial(_check_teacher, experiment)
+
+
+def _check_shifts(shifts: Sequence[str]) -> None:
+    for unfit in unfit_for_training(shifts):
+        raise RequestError(f"'{unfit}' is no shift of single frames with the labels as they are; name one as fog.")
 
 
 def _check_pretrain_set(student: StudentPart) -> None:

@@ -90,6 +90,8 @@ OWN: Mapping[str, ZooEntry] = {
         ("stem", "quarter", "eighth", "up_quarter", "up_half"),
     ),
     "tiny_classifier": ZooEntry(CLASSIFICATION, "tiny with a class per frame, 24 k parameters", TRUNK),
+    "half_classifier": ZooEntry(CLASSIFICATION, "tiny_classifier with half of the weights, 12 k parameters", TRUNK),
+    "twice_classifier": ZooEntry(CLASSIFICATION, "tiny_classifier with twice the weights, 49 k parameters", TRUNK),
     "wide_classifier": ZooEntry(CLASSIFICATION, "tiny_classifier at 4 times the width, 370 k parameters", TRUNK),
     "tiny_residual": ZooEntry(
         CLASSIFICATION,
@@ -173,6 +175,10 @@ PUBLISHED: Mapping[str, ZooEntry] = {
     ),
     "resnext29": ZooEntry(
         CLASSIFICATION, "ResNeXt-29, 8 x 64d, for 32 x 32 images, 34 M parameters", STAGED, input=SMALL_PICTURES,
+        pretraining=LARGE,
+    ),
+    "resnext29_2x64d": ZooEntry(
+        CLASSIFICATION, "ResNeXt-29, 2 x 64d, for 32 x 32 images, 9 M parameters", STAGED, input=SMALL_PICTURES,
         pretraining=LARGE,
     ),
     "senet18": ZooEntry(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MIN_CHANNELS = 2  # per group, if it has as many
 Size = tuple[int, int]  # height and width of a frame
 WHOLE = "whole"  # name of the student's own network
+FEEDBACK = "feedback"  # name of the operation that updates a family by a trained network
 
 
 @dataclass(frozen=True)

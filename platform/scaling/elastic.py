@@ -31,7 +31,7 @@ from driftlab.platform.networks.pruning.surgery import Groups, cut, groups, lift
 from driftlab.platform.networks.tasks.boxes import SIDES
 from driftlab.platform.networks.tasks.tasks import Task
 from driftlab.platform.networks.training.training_loop import DataSplits, grade
-from driftlab.platform.scaling.base import ChannelMask
+from driftlab.platform.scaling.base import FEEDBACK, ChannelMask
 from driftlab.platform.scaling.growing import PruningContext
 from driftlab.platform.scaling.master_training import MasterInTraining, measure_statistics, statistic_names
 
@@ -196,7 +196,7 @@ def _feedback(master: Master, surrogate_bytes: int) -> LayerCost:
     mixing_bytes = sum(WEIGHT_BYTES * link.mixing.numel() for link in links if link.mixing is not None)
     known_bytes = sum(WEIGHT_BYTES * link.entries.numel() for link in links)
     read_bytes = 2 * surrogate_bytes + known_bytes + 2 * mixing_bytes
-    return LayerCost("feedback", "MatMul", macs, 0, read_bytes, known_bytes + stored_bytes(master.network), 0)
+    return LayerCost(FEEDBACK, "MatMul", macs, 0, read_bytes, known_bytes + stored_bytes(master.network), 0)
 
 
 def cut_by(master: Master, which: int, mask: ChannelMask) -> Master:

@@ -37,7 +37,7 @@ GATE_PENALTY = 1e-6  # weight of the sum of gates in the loss
 LINK_PENALTY = 5e-4  # weight of the links in the loss, for `knowledge: penalty`
 INFORMATION_WEIGHT = 0.3  # of the mutual information of domain and kept channels in the loss, for gates of the domain
 MEMBERSHIP_WIDTH = 0.3  # of the soft membership of kept channels, in standard deviations of a frame's gates
-DOMAIN_FRAMES = 8  # successive frames of one source domain in a batch
+DOMAIN_FRAMES = 8  # successive frames of one source domain in a batch, at most a quarter of it
 SEVERITY = 5  # of the shifts of source domains
 Rows = npt.NDArray[np.int64]
 Images = npt.NDArray[np.uint8]
@@ -60,17 +60,18 @@ class SourceDomains:
     """The training frames in each source domain; the first one is as the data set has them."""
 
     images: tuple[Images, ...]
+    group: int = DOMAIN_FRAMES
 
     @property
     def frames(self) -> int:
         """Return the number of successive frames of one domain."""
-        return DOMAIN_FRAMES if len(self.images) > 1 else 1
+        return self.group if len(self.images) > 1 else 1
 
     def batch(self, rows: Rows, rng: np.random.Generator) -> tuple[Images, Rows]:
         """Return frames of some rows, `frames` in a row of each domain, and their rows."""
         if len(self.images) == 1:
             return self.images[0][rows], rows
-        groups = rows[: len(rows) // DOMAIN_FRAMES * DOMAIN_FRAMES].reshape(-1, DOMAIN_FRAMES)
+        groups = rows[: len(rows) // self.group * self.group].reshape(-1, self.group)
         domains = np.resize(rng.permutation(len(self.images)), len(groups))
         return self._joined(domains, groups), groups.ravel()
 
@@ -78,8 +79,8 @@ class SourceDomains:
         """Return every frame once, the domains in turn."""
         if len(self.images) == 1:
             return self.images[0]
-        count = len(self.images[0]) // DOMAIN_FRAMES
-        groups = np.arange(count * DOMAIN_FRAMES).reshape(-1, DOMAIN_FRAMES)
+        count = len(self.images[0]) // self.group
+        groups = np.arange(count * self.group).reshape(-1, self.group)
         return self._joined(np.arange(count) % len(self.images), groups)
 
     def _joined(self, domains: Rows, groups: Rows) -> Images:
@@ -105,7 +106,7 @@ def train_master(context: PruningContext, sites: Sequence[GateSite], plan: Maste
     network = copy.deepcopy(context.model)
     layers = knowledge.layers_with_knowledge(network, head_of(network, context.data.example(network)))
     gated = GatedNetwork(network, sites, kind=plan.gates).to(device_of(network)).eval()
-    master = MasterInTraining(gated, layers, source_domains(context, plan.sources))
+    master = MasterInTraining(gated, layers, source_domains(context, plan))
     if plan.link_mode == "reparam":
         knowledge.parametrise(network, layers)
     elif plan.link_mode == "penalty":
@@ -116,14 +117,16 @@ def train_master(context: PruningContext, sites: Sequence[GateSite], plan: Maste
     return master
 
 
-def source_domains(context: PruningContext, shifts: Sequence[str]) -> SourceDomains:
+def source_domains(context: PruningContext, plan: MasterPlan) -> SourceDomains:
     """Render the training frames in each source domain."""
-    images = context.data.train.images
+    train, shifts = context.data.train, plan.sources
+    images = (context.data.plain or train).images if shifts else train.images
     rendered = [images]
     for shift in shifts:
         rng = context.rng("source", shift)
         rendered.append(np.stack([shifted(image, Domain(shift, SEVERITY), rng) for image in images]))
-    return SourceDomains(tuple(rendered))
+    group = 2 ** (max(1, plan.schedule.batch // 4).bit_length() - 1)  # a part of CALIBRATION_BATCH too
+    return SourceDomains(tuple(rendered), min(DOMAIN_FRAMES, group))
 
 
 def _train_stage(context: PruningContext, master: MasterInTraining, plan: MasterPlan, stage: int, floor: float) -> None:

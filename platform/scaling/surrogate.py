@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from driftlab.platform.networks.training.training_loop import DataSplits
     from driftlab.platform.scaling.elastic import Master
 
+# Shifts that no experiment with surrogates tests on and no estimator is fitted on.
+SOURCES = ("glass_blur", "snow", "brightness", "elastic_transform", "jpeg_compression")
 SOURCE_SAMPLES = 100  # frames for the first surrogates: as many as a target domain provides
 
 
@@ -61,7 +63,7 @@ class Surrogate(Scaling):
     sources: Annotated[
         tuple[str, ...],
         Means("shifts at severity 5 on which the master is also trained, besides the frames as they are"),
-    ] = ()
+    ] = SOURCES
     knowledge: Annotated[
         Literal["identity", "mix_fixed", "reparam", "penalty"], Means("link between layers and their domain knowledge")
     ] = "identity"
@@ -90,11 +92,11 @@ class Surrogate(Scaling):
 
     def faults(self) -> list[str]:
         """Return a fault for each list of ratios that does not fall."""
-        from driftlab.datasets.domains.names import SHIFTS
+        from driftlab.datasets.domains.names import unfit_for_training
 
         lists = {"keep_ratios": self.keep_ratios, "stages": self.stages}
-        unknown = [shift for shift in self.sources if shift not in SHIFTS or SHIFTS[shift].picks]
-        return [f"'sources' has '{shift}', which is no shift that changes a frame" for shift in unknown] + [
+        unfit = unfit_for_training(self.sources)
+        return [f"'sources' has '{shift}', which is no shift of single frames" for shift in unfit] + [
             f"'{name}' is {ratios}, must be one or more shares that fall"
             for name, ratios in lists.items()
             if not ratios or any(later >= earlier for earlier, later in itertools.pairwise(ratios))

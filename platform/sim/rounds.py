@@ -22,6 +22,7 @@ from driftlab.platform.scheduling.base import TrainingOffer
 from driftlab.platform.sim.messages import LabelDelivery, PlanDelivery, UpdateDelivery, Upload
 from driftlab.platform.sim.offers import ChosenConfig, Offer, TrainingChoice
 from driftlab.platform.sim.session import Job
+from driftlab.platform.sim.stages import stage_rows
 from driftlab.platform.streaming.base import DownlinkPlan, check_plan
 from driftlab.platform.world.cost import add_costs
 
@@ -231,6 +232,9 @@ class WeightRound(Round):
         reply: Reply = yield from self.reply_to(training)
         trained: Trained = reply.facts
         app.take_rows(reply.rows)
+        if app.learner.local:
+            network = app.cost_of(plan.phase.variant)
+            app.take_rows({"stages": [stage_rows(network, cost, trained, app.pixels, self.train_start_s)]})
         self.trained, self.train_end_s, self.idle = trained, self.now_s, trained.skipped
         app.learner.trained = True
         if offer is not None and offer.recalls and trained.iterations:

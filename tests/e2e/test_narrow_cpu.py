@@ -17,7 +17,14 @@ from driftlab.platform.networks.zoo import ZOO
 
 pytestmark = pytest.mark.slow
 CHECKER = "libc_malloc_debug.so.0"  # of glibc 2.34 and later; older ones check without it
-LARGE = ("resnext29", "vgg16", "wrn_28_10", "yolov3", "vit_small")  # each takes as long as all others
+LARGE = (
+    "resnext29",
+    "resnext29_2x64d",
+    "vgg16",
+    "wrn_28_10",
+    "yolov3",
+    "vit_small",
+)  # each takes seconds
 SIGNS = {"name": "signs/depot", "duration_s": 6, "fps": 4, "height": 24, "width": 24}
 RESIDUAL = {"network": "tiny_residual", "pretrain_steps": 20}
 NESTED = {"name": "nested", "keep_ratios": [1.0, 0.5, 0.25], "accuracy_loss": 1.0, "prune_epochs": 0, "grow_epochs": 1}

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 
 import numpy as np
 import pytest
-from archives_factory import NAMES, pictures, write_cifar10, write_gtsrb
+from archives_factory import NAMES, pictures, write_cifar10, write_gtsrb, write_svhn
 from PIL import Image
-from scipy.io import savemat
 
 from driftlab.datasets import labelled_set
 from driftlab.datasets.archives import ARCHIVES
-from driftlab.datasets.labelled import SETS, folder_digest, open_set
+from driftlab.datasets.catalogue import open_stream
+from driftlab.datasets.labelled import SETS, class_names, folder_digest, open_set
 from driftlab.errors import DataError, RequestError
+from driftlab.platform.networks.training.artifacts import Recipe
+from driftlab.platform.networks.training.pretrain import draw_data
 
 
 @pytest.fixture(scope="module")
@@ -114,13 +115,7 @@ def test_the_error_for_an_unreadable_image_has_its_name(tmp_path, torchvision_da
 
 
 def test_svhn_is_read(tmp_path, monkeypatch, torchvision_datasets):
-    parts = {}
-    for split, n in (("train", 30), ("test", 6)):
-        images, classes = pictures(n)
-        file = tmp_path / f"{split}_32x32.mat"
-        savemat(file, {"X": images.transpose(1, 2, 3, 0), "y": np.where(classes == 0, 10, classes)[:, None]})
-        parts[split] = ["", file.name, hashlib.md5(file.read_bytes()).hexdigest()]
-    monkeypatch.setattr(torchvision_datasets.SVHN, "split_list", parts)
+    write_svhn(tmp_path, monkeypatch, torchvision_datasets)
     found = open_set(f"svhn:{tmp_path}")
     assert found.classes == ("0", "1", "2") and agree(found.train) and agree(found.test)
 
@@ -173,3 +168,49 @@ def test_digits_equal_those_of_scikit_learn():
 def test_only_signs_have_a_variable_number_of_classes(name):
     with pytest.raises(RequestError, match="classes is 5, but only signs can be had in any"):
         open_set(name, classes=5)
+
+
+class TestJoinedSets:
+    def test_images_take_turns_and_classes_of_one_name_are_one(self, tmp_path, monkeypatch, torchvision_datasets):
+        write_cifar10(tmp_path / "cifar10", monkeypatch, torchvision_datasets)
+        for part, count in (("train", 30), ("test", 9)):
+            write_folders(tmp_path / "images" / part, count)
+            for name, other in (("aeroplane", "airplane"), ("cat", "dog")):
+                (tmp_path / "images" / part / name).rename(tmp_path / "images" / part / other)
+        found = open_set(f"cifar10+images:{tmp_path}", size=24)
+        alone = open_set(f"cifar10:{tmp_path / 'cifar10'}", size=24)
+        other = open_set(f"images:{tmp_path / 'images'}", size=24)
+        assert found.classes == (*NAMES, "dog") and class_names(f"cifar10+images:{tmp_path}") == found.classes
+        assert [len(part.classes) for part in (found.train, found.val, found.test)] == [81, 9, 24]
+        assert np.array_equal(found.train.images[:4:2], alone.train.images[:2])
+        assert np.array_equal(found.train.images[1:4:2], other.train.images[:2])
+        assert np.array_equal(found.test.classes[1:18:2], np.array([0, 1, 3])[other.test.classes])
+        most = open_set(f"cifar10+images:{tmp_path}", size=24, counts=10)
+        assert np.array_equal(most.test.images, found.test.images[:10])
+        exact = open_set(f"cifar10+images:{tmp_path}", size=24, counts=(11, 2, 5))
+        assert [len(part.classes) for part in (exact.train, exact.val, exact.test)] == [11, 2, 5]
+
+    @pytest.mark.slow
+    def test_a_network_learns_from_them_and_meets_another_set(self, tmp_path, monkeypatch, torchvision_datasets):
+        write_cifar10(tmp_path / "cifar10", monkeypatch, torchvision_datasets)
+        for folder in ("images", "other"):
+            for part, count in (("train", 30), ("test", 9)):
+                write_folders(tmp_path / folder / part, count)
+                (tmp_path / folder / part / "cat").rename(tmp_path / folder / part / "dog")
+        name, size = f"set:cifar10+images:{tmp_path}", {"height": 16, "width": 16, "fps": 10.0}
+        shifts = ["clean", f"set:images:{tmp_path / 'other'}"]
+        params = {"shifts": shifts, "order": "interleaved", "domain_s": 2, "before_s": 0, "adapt_s": 1}
+        stream = open_stream(f"domains:{name}", seed=0, duration_s=4.0, **params, **size)
+        scored = np.arange(1, 2, 0.1)  # the first second of each domain is to adapt on
+        first, second = (set(stream.at(scored + start).classes.tolist()) for start in (0, 2))
+        assert stream.classes == (*NAMES, "dog") and first == {0, 1, 2, 3} and second == {0, 1, 3}
+        recipe = Recipe("tiny_classifier", len(stream.classes), 16, 16, name, steps=2, batch=32)
+        assert set(draw_data(recipe).train.labels.tolist()) == {0, 1, 2, 3}
+
+    def test_errors_name_the_set_and_its_folders(self):
+        with pytest.raises(RequestError, match="joins a set with itself"):
+            open_set("digits+digits")
+        with pytest.raises(RequestError, match="'unknown'"):
+            open_set("digits+unknown")
+        with pytest.raises(DataError, match="FOLDER has a folder for each of svhn"):
+            open_set("digits+svhn")

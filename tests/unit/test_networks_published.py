@@ -20,6 +20,7 @@ PUBLISHED_COSTS = {
     "vgg16_cifar": (10, 14.72e6, 0.313e9),
     "wrn_28_10": (10, 36.5e6, 5.25e9),
     "resnext29": (10, 34.4e6, 5.4e9),
+    "resnext29_2x64d": (10, 9.13e6, 1.41e9),
     "senet18": (1000, 11.78e6, 1.82e9),
     "resnet18_cbam": (1000, 11.78e6, 1.815e9),
     "yolov3": (251, 61.95e6, 32.95e9),  # with the 255 outputs of its anchors

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
-from archives_factory import write_cifar10, write_gtsrb
+from archives_factory import write_cifar10, write_gtsrb, write_svhn
 from experiments_factory import loaded
 from pages_factory import invoke
 
@@ -13,7 +14,7 @@ from driftlab.platform.lab.cells import points_of
 from driftlab.platform.lab.read import load
 from driftlab.platform.lab.seal import run
 from driftlab.platform.networks.architectures import build
-from driftlab.platform.networks.pruning.surgery import groups
+from driftlab.platform.networks.pruning.surgery import cut, groups
 from driftlab.platform.results.tables.read import open_run
 
 FAMILY = {"keep_ratios": "[1.0, 0.5]", "prune_epochs": 0, "grow_epochs": 0}
@@ -24,6 +25,7 @@ def archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torchvision):
     monkeypatch.chdir(tmp_path)
     write_cifar10(tmp_path / "data/cifar10", monkeypatch, torchvision.datasets)
     write_gtsrb(tmp_path / "data/gtsrb")
+    write_svhn(tmp_path / "data/svhn", monkeypatch, torchvision.datasets)
 
 
 def test_table_1_of_ams_has_its_streets_systems_and_seeds():
@@ -49,6 +51,46 @@ def test_figure_3_prunes_each_of_the_thirteen_layers(archives):
     spec = load("nestdnn-fig3", ["size=paper"])
     assert len(convolutions) == len(groups(model, torch.zeros(1, 3, 32, 32)).sizes) == 13
     assert {part.scaling["only"] for part in spec.systems} == set(range(13))
+
+
+def test_thirty_domains_have_the_network_sources_and_members_of_elasticdnn(archives):
+    """MNIST, STL-10 and USPS are not written here: SVHN and CIFAR-10 stand for them."""
+    targets = '["set:svhn:data/svhn", "set:cifar10:data/cifar10"]'
+    spec = load("elasticdnn-domains", ["size=paper", f"workloads.0.params.shifts={targets}"])
+    (workload,) = spec.workloads
+    assert workload.name == "domains:set:cifar10+svhn:data" and spec.student.network == "resnet56"
+    assert workload.duration_s / workload.params["domain_s"] == 30
+    assert workload.params["adapt_s"] * workload.fps == 100
+    members = {part.adaptation["name"] for part in spec.systems}
+    assert members >= {"onda", "tent", "shot", "bufr", "conda", "cua", "iada", "ace", "elasticdnn"}
+    model = build("resnet56", 13, seed=0).eval()
+    found = [part.scaling["keep_ratios"] for part in spec.systems if part.scaling["name"] == "surrogate"]
+    assert found == [(0.2,)] or found == [[0.2]]
+    assert weights_of_surrogate(model, 0.2) == pytest.approx(weights_of_all(model, 0.44), rel=0.05)
+
+
+def weights_of_surrogate(model, keep: float) -> int:
+    """Return the weights of a network cut to a share of its gated channels."""
+    import torch
+
+    from driftlab.platform.networks.pruning.gating import find_sites, keep_count
+
+    example = torch.zeros(1, 3, 32, 32)
+    whole = groups(model, example)
+    sites, _ = find_sites(model, whole, example)
+    return _weights(model, whole, {site.group: np.arange(keep_count(site.size, keep, 2)) for site in sites})
+
+
+def weights_of_all(model, keep: float) -> int:
+    """Return the weights of a network cut to a share of all of its channels."""
+    import torch
+
+    whole = groups(model, torch.zeros(1, 3, 32, 32))
+    return _weights(model, whole, {name: np.arange(max(2, int(size * keep))) for name, size in whole.sizes.items()})
+
+
+def _weights(model, whole, kept) -> int:
+    return sum(one.numel() for one in cut(model, whole, kept).parameters())
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from request_factory import document, refusal
 
 from driftlab.platform.networks.training.artifacts import Recipe, obtain
-from driftlab.platform.networks.training.pretrain import pretrain
+from driftlab.platform.networks.training.pretrain import draw_data, pretrain
 
 OWN = Recipe("tiny_classifier", classes=10, height=16, width=16, workloads="set:signs/vc", seed=3, steps=0, batch=8)
 ELSEWHERE = replace(OWN, elsewhere="set:signs/vs", elsewhere_steps=2)
@@ -29,6 +29,18 @@ def test_all_but_the_head_comes_from_the_other_set():
     assert not np.array_equal(learned["first.0.weight"], untrained["first.0.weight"])
 
 
+def test_source_domains_take_turns_in_training_and_validation():
+    plain, found = draw_data(OWN), draw_data(replace(OWN, shifts=("inversion", "fog")))
+    for name in ("train", "val"):
+        before, after = getattr(plain, name), getattr(found, name)
+        assert np.array_equal(after.labels, before.labels)
+        assert np.array_equal(after.images[::3], before.images[::3])
+        assert np.array_equal(after.images[1::3], 255 - before.images[1::3])
+        assert all(not np.array_equal(a, b) for a, b in zip(after.images[2::3], before.images[2::3], strict=True))
+    assert np.array_equal(found.test.images, plain.test.images)
+    assert found.plain is not None and np.array_equal(found.plain.images, plain.train.images)
+
+
 def test_keys_without_a_pretraining_set_are_unchanged():
     assert replace(ELSEWHERE, elsewhere="", elsewhere_steps=0).key() == OWN.key() != ELSEWHERE.key()
 
@@ -36,6 +48,7 @@ def test_keys_without_a_pretraining_set_are_unchanged():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        (("pretrain_shifts=[rotation]",), "'rotation' is no shift of single frames"),
         (("pretrain_set=streets/dance",), "'streets/dance' is no labelled set"),
         (("pretrain_set=set:nothing",), "Unknown workload 'set:nothing'"),
         (("pretrain_set=set:signs/vc",), "'tiny' is no classifier"),
@@ -46,4 +59,5 @@ def test_keys_without_a_pretraining_set_are_unchanged():
     ],
 )
 def test_unusable_pretraining_sets_are_refused(changes, message):
-    assert f"student.pretrain_set: {message}" in refusal(document(), tuple(f"student.{change}" for change in changes))
+    place = changes[0].partition("=")[0]
+    assert f"student.{place}: {message}" in refusal(document(), tuple(f"student.{change}" for change in changes))

@@ -267,8 +267,8 @@ def test_lifting_is_the_adjoint_of_cutting(seed: int):
     assert vector.read(model)[where].tobytes() == vector.read(small).tobytes()
 
 
-def narrow_resnext() -> nn.Module:
-    stages = residual.stages_of(partial(residual.AggregatedBlock, groups=8, group_width=64), 16, [32, 64], 2)
+def narrow_resnext(groups: int = 8) -> nn.Module:
+    stages = residual.stages_of(partial(residual.AggregatedBlock, groups=groups, group_width=64), 16, [32, 64], 2)
     return residual.StagedClassifier(residual.conv_norm(3, 16, 3), stages, nn.Identity(), 64, 5)
 
 
@@ -283,6 +283,7 @@ def short_transformer() -> nn.Module:
 NARROW = {
     "wrn_28_10": lambda: residual.wide_residual(5, depth=10, width=2),
     "resnext29": narrow_resnext,
+    "resnext29_2x64d": partial(narrow_resnext, groups=2),
     "vit_small": short_transformer,
     "yolov3": lambda: detection.Yolo(5, width=8),
 }

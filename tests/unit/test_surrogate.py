@@ -25,7 +25,7 @@ SMALL, LARGE = Budget(variant=0), Budget(variant=1)
 
 
 def member(**params) -> Surrogate:
-    return Surrogate(keep_ratios=(0.6, 0.3), stages=(0.3,), epochs=1, **params)
+    return Surrogate(keep_ratios=(0.6, 0.3), stages=(0.3,), epochs=1, **{"sources": (), **params})
 
 
 @cache
@@ -290,6 +290,13 @@ class TestSourceDomainsAndGates:
         assert len(domains.every()) == 40
         alone = SourceDomains(pictures[:1])
         assert np.array_equal(alone.batch(rows[:35], np.random.default_rng(0))[1], rows[:35])
+
+    @pytest.mark.slow
+    def test_a_small_batch_has_frames_of_several_domains_too(self):
+        built = member(sources=("snow",), gates="domain", batch=14).build(
+            build("tiny_residual", CLASSES, seed=0), problem()
+        )
+        assert len(built) == 2
 
     def test_information_is_high_for_opposite_domains_and_zero_for_equal_ones(self):
         network = master_of_two_domains()

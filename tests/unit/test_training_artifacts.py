@@ -57,7 +57,7 @@ def test_the_cache_holds_weights_and_recipe_and_no_temporary_files(built):
     obtain(RECIPE)
     stored = json.loads(kept().with_suffix(".json").read_text())
     given, later = dataclasses.asdict(RECIPE), ["fresh_head", "content", "lessons", "start", "start_digest"]
-    later += ["elsewhere", "elsewhere_steps", "elsewhere_content", "device", "precision", "portable", "code"]
+    later += ["elsewhere", "elsewhere_steps", "elsewhere_content", "device", "precision", "portable", "code", "shifts"]
     usual = dataclasses.asdict(Recipe("half"))
     assert not any(given.pop(name) != usual[name] or name in stored for name in later)  # existing entries stay valid
     assert {**stored, **given} == stored
@@ -67,7 +67,8 @@ def test_the_cache_holds_weights_and_recipe_and_no_temporary_files(built):
 
 
 def test_every_field_of_a_recipe_changes_its_key():
-    other = {"str": "other", "int": 3, "float": 0.5, "bool": True, "tuple[tuple[str, float], ...]": (("noise", 2.0),)}
+    other = {"str": "other", "int": 3, "float": 0.5, "bool": True}
+    other |= {"tuple[tuple[str, float], ...]": (("noise", 2.0),), "tuple[str, ...]": ("fog",)}
     changed = [
         dataclasses.replace(RECIPE, **{field.name: other[str(field.type)]}) for field in dataclasses.fields(Recipe)
     ]

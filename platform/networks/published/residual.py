@@ -148,10 +148,10 @@ def residual_18(classes: int, attention: Attention) -> nn.Module:
     return StagedClassifier(stem, stages, nn.Identity(), 512, classes)
 
 
-def aggregated_29(classes: int) -> nn.Module:
-    """Build ResNeXt-29, 8 x 64d, for 32 x 32 images."""
+def aggregated_29(classes: int, groups: int = 8) -> nn.Module:
+    """Build ResNeXt-29, 8 x 64d or of other groups, for 32 x 32 images."""
     stem = nn.Sequential(conv_norm(3, 64, 3), nn.ReLU())
-    stages = stages_of(partial(AggregatedBlock, groups=8, group_width=64), 64, [256, 512, 1024], 3)
+    stages = stages_of(partial(AggregatedBlock, groups=groups, group_width=64), 64, [256, 512, 1024], 3)
     return StagedClassifier(stem, stages, nn.Identity(), 1024, classes)
 
 

@@ -65,6 +65,7 @@ class Recipe:
         default=False, metadata={BEFORE: False}
     )  # equal bits on all x86-64 processors with AVX2
     code: str = dataclasses.field(default="", metadata={BEFORE: ""})  # digest of the file of a user's network
+    shifts: tuple[str, ...] = dataclasses.field(default=(), metadata={BEFORE: ()})  # of part of the training frames
 
     def key(self) -> str:
         """Return the hash of the recipe and the version of torch, which changes the last bits."""

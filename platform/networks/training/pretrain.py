@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from driftlab.datasets.catalogue import SET_PREFIX, WORKLOADS, find_workload, open_stream
+from driftlab.datasets.domains.orders import Domain
 from driftlab.datasets.frames import Frames
 from driftlab.datasets.labelled import class_names, open_set
 from driftlab.datasets.streets.presets import CLASSES
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 COUNTER = "num_batches_tracked"  # entry of batch norms that some files lack
 MAX_NAMES = 3  # in a message
+MAX_SEVERITY = 5  # of shifted training frames
 FRAMES = 1600  # training frames: networks score only 2 to 3 points lower on new scenes than on these
 VAL_FRAMES, TEST_FRAMES = 400, 1600  # standard error of 1 point at an accuracy of 0.8, for 1600 independent frames
 MIN_FRAMES = 64  # for a family, even if its network was trained on fewer
@@ -119,7 +121,7 @@ def _training_frames(recipe: Recipe) -> LabelledFrames:
     """Return the training frames: the images of a labelled set, else rendered frames of many streams."""
     if uses_labelled_set(recipe):
         return draw_data(recipe).train
-    return draw_pretraining_frames(recipe, min(FRAMES, recipe.steps * recipe.batch))
+    return shift_part(draw_pretraining_frames(recipe, min(FRAMES, recipe.steps * recipe.batch)), recipe, "train")
 
 
 def _replace_head(trained: torch.nn.Module, recipe: Recipe) -> torch.nn.Module:
@@ -153,7 +155,31 @@ def build_pack(recipe: SourceSummaryRecipe, stored: Weights, limit_s: float = ma
 
 
 def draw_data(recipe: Recipe) -> DataSplits:
-    """Return the data of a family: the network's training frames, with validation and test frames."""
+    """Return the data of a family: the network's training frames, with validation and test frames.
+
+    Training and validation frames are in the source domains of the recipe in turn.
+    """
+    data = _plain_data(recipe)
+    if not recipe.shifts:
+        return data
+    train, val = (shift_part(frames, recipe, part) for frames, part in ((data.train, "train"), (data.val, "val")))
+    return replace(data, train=train, val=val, plain=data.train)
+
+
+def shift_part(frames: LabelledFrames, recipe: Recipe, part: str) -> LabelledFrames:
+    """Return frames of which one stays as it is, the next has the first shift of the recipe, and so on."""
+    from driftlab.datasets.domains.shifts import shifted  # cv2
+
+    images = frames.images.copy()
+    for number, shift in enumerate(recipe.shifts, start=1):
+        rng = rng_for(recipe.seed, "pretrain", "shift", part, shift)
+        for row in range(number, len(images), len(recipe.shifts) + 1):
+            images[row] = shifted(images[row], Domain(shift, MAX_SEVERITY), rng)
+    return LabelledFrames(images, frames.labels)
+
+
+def _plain_data(recipe: Recipe) -> DataSplits:
+    """Return the data of a family without shifts."""
     if uses_labelled_set(recipe):
         before = (lambda: _data_of_set(recipe_elsewhere(recipe))) if recipe.elsewhere else None
         return replace(_data_of_set(recipe), elsewhere=before)

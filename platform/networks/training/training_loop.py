@@ -53,6 +53,7 @@ class DataSplits:
     test: LabelledFrames
     seed: int = 0
     elsewhere: Callable[[], DataSplits] | None = None  # opens the pre-training set of the network, if any
+    plain: LabelledFrames | None = None  # training frames without shifts, if the network was trained on some
 
     @property
     def size(self) -> tuple[int, int]:

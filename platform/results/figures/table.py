@@ -23,6 +23,7 @@ SUBJECTS = (  # of an experiment; a figure that is named nowhere comes before th
     "paths",
     "domains",
     "estimates",
+    "overlaps",
     "utility",
     "compute_shares",
     "load",

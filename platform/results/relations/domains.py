@@ -109,6 +109,14 @@ def overlaps(tables: Tables) -> pd.DataFrame:
     return pd.DataFrame(found, columns=columns)
 
 
+def stages(tables: Tables) -> pd.DataFrame:
+    """List the memory of each stage of phases in domains: `total_bytes` has network and samples too."""
+    runs = completed_cells(tables)[["cell", "system", "workload", "seed"]]
+    rows = tables.frame("stages").merge(runs, on="cell")
+    rows = rows[rows["workload"].isin(list(tables.once(shifts_of)))]
+    return rows.assign(total_bytes=rows["network_bytes"] + rows["samples_bytes"] + rows["memory_bytes"])
+
+
 def _newest_selection(rows: pd.DataFrame) -> dict[str, frozenset[str]]:
     newest = rows[rows["phase"] == rows["phase"].max()]
     return {group: frozenset(kept.split()) for group, kept in zip(newest["group"], newest["kept"], strict=True)}
@@ -284,6 +292,14 @@ def accuracy_after(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
         return no_rows("needs both systems through domains with frames to adapt on")
     better, worse = (after[group].mean(axis=1) for group in names)
     return pair_rows(better, worse, f"{', '.join(names[0])} against {', '.join(names[1])}")
+
+
+def accuracy_of_masters(tables: Tables, larger: list[str], smaller: list[str]) -> pd.DataFrame:
+    """List the accuracy after adapting with two masters, each named by its workload and system, by seed."""
+    after = tables.once(stretches).groupby(["workload", "system", "seed"])["after"].mean()
+    if not all(tuple(one) in after.index.droplevel("seed") for one in (larger, smaller)):
+        return no_rows("needs size=masters, with workloads of networks of several sizes")
+    return pair_rows(after[tuple(larger)], after[tuple(smaller)])
 
 
 def overlap_of_domains(tables: Tables, systems: Kinds) -> pd.DataFrame:

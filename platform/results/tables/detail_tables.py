@@ -108,6 +108,17 @@ ESTIMATES = table_of(
     column("true_after", REAL, "accuracy after it on these frames", null=_NO_TRUTH),
 )
 
+STAGES = table_of(
+    "stages",
+    "One row per stage of a phase on the device, with its memory: load, generate, retrain, complete, update.",
+    *PLACE,
+    column("time_s", REAL, "when training began", "s"),
+    column("stage", TEXT, "generate: pass through the network that is cut; update: feedback of the trained weights"),
+    column("network_bytes", BYTES, "memory of the running network", "B"),
+    column("samples_bytes", BYTES, "memory of the samples, which the peak of `devices` omits", "B"),
+    column("memory_bytes", BYTES, "memory in addition to these: activations, gradients, copies, whole network", "B"),
+)
+
 ADAPTATIONS = table_of(
     "adaptations",
     "One row per training batch of an application's stream on its device, skipped ones included.",

@@ -35,6 +35,7 @@ from driftlab.platform.results.tables.detail_tables import (
     ESTIMATES,
     LOADS,
     MOTION,
+    STAGES,
     SYSTEMS,
 )
 from driftlab.platform.results.tables.search import SEARCH_TABLES
@@ -342,6 +343,7 @@ TABLES: Mapping[str, pa.Schema] = MappingProxyType(
         "audits": AUDITS,
         "channels": CHANNELS,
         "estimates": ESTIMATES,
+        "stages": STAGES,
         "shares": _SHARES,
         "loads": LOADS,
         "variants": _VARIANTS,

@@ -303,6 +303,7 @@ class LearnerNode:
             host_seconds=time.perf_counter() - started,
             passes=_total_passes(chosen, adapted),
             surgery=() if chosen is None else (*chosen.cutting, *chosen.feedback),
+            selection=None if chosen is None else chosen.work,
         )
         channels = {} if chosen is None else {"channels": [self._channel_rows(chosen)]}
         return Reply(facts, {**self._audits(), **channels}, payload=message)
