@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from driftlab.errors import RequestError
+from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import LayerCost, LoadReading, ModelCost, Passes, Variant, Weights
 from driftlab.platform.networks.tasks.tasks import Task
 from driftlab.platform.world.cost import inference_j, inference_s
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 
 MIN_CHANNELS = 2  # per group, if it has as many
 Size = tuple[int, int]  # height and width of a frame
+Chooser = Literal["own", "prefer", "fastest", "adascale", "paper", "expected", "clairvoyant"]
+CHOOSER = Means(
+    "rule that chooses at a load reading: own, that of the method; prefer, the most accurate within the limits; fastest, "
+    "at any load; adascale; paper, Eq. 7 of AdaScale; expected, by the probability to be in time; clairvoyant, a bound"
+)
 WHOLE = "whole"  # name of the student's own network
 
 
@@ -76,6 +82,7 @@ class Scaling(ABC):
     needs_data: ClassVar[bool]  # True: building trains on labelled data
     nested: ClassVar[bool]  # True: larger networks contain the smaller ones, a switch moves only the difference
     built_as: ClassVar[str] = ""  # the member that builds the same networks, if this one only selects differently
+    chooser: Chooser = "own"  # a parameter of members with several networks
 
     @abstractmethod
     def build(self, model: nn.Module, data: DataSplits | None) -> Any:
@@ -97,18 +104,15 @@ class Scaling(ABC):
         """
         if budget.variant is not None:
             return check_index(budget.variant, len(variants)), state
+        if self.chooser != "own":
+            from driftlab.platform.scaling.choosers import choose
+
+            return choose(self.chooser, variants, budget, state)
         return self.select_within(variants, budget, state)
 
     def select_within(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
-        """Return the most accurate network within the budget, else the fastest that fits in the free memory.
-
-        The load is assumed to stay at the newest reading. If no network fits in memory, the smallest is returned.
-        """
-        in_memory = fit_memory(variants, range(len(variants)), budget)
-        fitting = [which for which in in_memory if _fits(variants[which], budget)]
-        if fitting:
-            return most_accurate([one.accuracy for one in variants], fitting), state
-        return min(in_memory, key=lambda which: (variants[which].latency_s, which)), state
+        """Return the choice of `prefer`, the rule of members without their own."""
+        return prefer(variants, budget), state
 
     @property
     def cuts_per_domain(self) -> bool:
@@ -118,7 +122,7 @@ class Scaling(ABC):
     @property
     def uses_true_load(self) -> bool:
         """Return whether budgets contain the true load until the next reading; True only for bounds."""
-        return False
+        return self.chooser == "clairvoyant"
 
     def forecast(self, state: Any) -> float | None:
         """Return the CPU load that the last selection expected until the next reading.
@@ -175,6 +179,23 @@ def variants_on(hardware: Hardware, profile: Sequence[Profile]) -> tuple[Variant
         )
         for one in profile
     )
+
+
+def prefer(variants: Sequence[Variant], budget: Budget) -> int:
+    """Return the most accurate network within the budget, else the fastest that fits in the free memory.
+
+    The load is assumed to stay at the newest reading. If no network fits in memory, the smallest is returned.
+    """
+    in_memory = fit_memory(variants, range(len(variants)), budget)
+    fitting = [which for which in in_memory if _fits(variants[which], budget)]
+    if fitting:
+        return most_accurate([one.accuracy for one in variants], fitting)
+    return fastest(variants, in_memory)
+
+
+def fastest(variants: Sequence[Variant], among: Iterable[int]) -> int:
+    """Return the fastest of some networks, of equals the lowest number."""
+    return min(among, key=lambda which: (variants[which].latency_s, which))
 
 
 def _fits(variant: Variant, budget: Budget) -> bool:

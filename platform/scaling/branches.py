@@ -24,7 +24,9 @@ from driftlab.platform.core.parameters import BEFORE, CHOOSING, Means
 from driftlab.platform.core.records import Variant, Weights
 from driftlab.platform.networks.paths import MERGED, SPACES, SPARSE, Operators, PathSpace
 from driftlab.platform.scaling.base import (
+    CHOOSER,
     Budget,
+    Chooser,
     Profile,
     Scaling,
     Size,
@@ -81,6 +83,7 @@ class PathScaling(Scaling):
     operator_epochs: Annotated[int, Ge(0), Means("epochs per operator", "epochs")] = 3
     path_epochs: Annotated[int, Ge(0), Means("epochs of training along random paths", "epochs")] = 2
     batch: Annotated[int, Ge(2), Means("batch size", "frames")] = 32
+    chooser: Annotated[Chooser, CHOOSER] = field(default="own", metadata={CHOOSING: True, BEFORE: "own"})
 
     version = 2
     needs_data = True
