@@ -12,9 +12,19 @@ import numpy.typing as npt
 
 from driftlab.errors import RequestError
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.core.records import LayerCost, LoadReading, ModelCost, Passes, Variant, Weights
+from driftlab.platform.core.records import (
+    LayerCost,
+    LoadReading,
+    ModelCost,
+    Passes,
+    Sensitivity,
+    TimedInference,
+    Variant,
+    Weights,
+)
 from driftlab.platform.networks.tasks.tasks import Task
 from driftlab.platform.world.cost import inference_j, inference_s
+from driftlab.platform.world.operator_loads import sensitivity_of
 from driftlab.platform.world.hardware import Hardware
 from driftlab.platform.world.load import slowdown
 
@@ -26,6 +36,11 @@ if TYPE_CHECKING:
 MIN_CHANNELS = 2  # per group, if it has as many
 Size = tuple[int, int]  # height and width of a frame
 Chooser = Literal["own", "prefer", "fastest", "adascale", "paper", "expected", "clairvoyant"]
+Predictor = Literal["law", "learned", "world"]
+PREDICTOR = Means(
+    "prediction of latency under load: law, all networks lose the share of the CPU; learned, corrected by latencies "
+    "measured in the session; world, that of the simulated processor, a bound"
+)
 CHOOSER = Means(
     "rule that chooses at a load reading: own, that of the method; prefer, the most accurate within the limits; fastest, "
     "at any load; adascale; paper, Eq. 7 of AdaScale; expected, by the probability to be in time; clairvoyant, a bound"
@@ -45,6 +60,7 @@ class Budget:
     share: float = 1.0  # of the processor
     load: tuple[LoadReading, ...] = ()  # readings so far, in order of time; empty: the device has none
     now_s: float = 0.0  # time of the selection
+    timed: tuple[TimedInference, ...] = ()  # latencies measured at the readings so far, in order of time
     coming: LoadReading | None = None  # true load until the next reading, for members with `uses_true_load` (bounds)
 
 
@@ -58,6 +74,7 @@ class Profile:
     cost: ModelCost
     test_accuracy: float | None = None  # test accuracy, a fraction
     parts: tuple[tuple[str, int], ...] = ()  # name and bytes of each module; networks share modules of equal name
+    operators: Mapping[str, str] = field(default_factory=dict)  # by beginning of the names of its layers; else base
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +100,7 @@ class Scaling(ABC):
     nested: ClassVar[bool]  # True: larger networks contain the smaller ones, a switch moves only the difference
     built_as: ClassVar[str] = ""  # the member that builds the same networks, if this one only selects differently
     chooser: Chooser = "own"  # a parameter of members with several networks
+    predictor: Predictor = "law"  # likewise
 
     @abstractmethod
     def build(self, model: nn.Module, data: DataSplits | None) -> Any:
@@ -104,11 +122,21 @@ class Scaling(ABC):
         """
         if budget.variant is not None:
             return check_index(budget.variant, len(variants)), state
+        if self.predictor != "law" and budget.load:
+            from driftlab.platform.scaling.predicting import with_predictions
+
+            variants = with_predictions(self.predictor, variants, budget.load[-1], budget.timed)
         if self.chooser != "own":
             from driftlab.platform.scaling.choosers import choose
 
             return choose(self.chooser, variants, budget, state)
         return self.select_within(variants, budget, state)
+
+    def predict_slowdown(self, network: Variant, reading: LoadReading, timed: Sequence[TimedInference]) -> float:
+        """Return the predicted latency of a network under a load, over that on the idle processor."""
+        from driftlab.platform.scaling.predicting import predicted_factors
+
+        return float(predicted_factors(self.predictor, [network], reading, timed)[0])
 
     def select_within(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
         """Return the choice of `prefer`, the rule of members without their own."""
@@ -176,6 +204,7 @@ def variants_on(hardware: Hardware, profile: Sequence[Profile]) -> tuple[Variant
             one.test_accuracy,
             one.cost.kernel_bytes,
             one.parts,
+            sensitivity=sensitivity_of(one.cost, one.operators, hardware),
         )
         for one in profile
     )

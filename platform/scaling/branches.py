@@ -25,8 +25,10 @@ from driftlab.platform.core.records import Variant, Weights
 from driftlab.platform.networks.paths import MERGED, SPACES, SPARSE, Operators, PathSpace
 from driftlab.platform.scaling.base import (
     CHOOSER,
+    PREDICTOR,
     Budget,
     Chooser,
+    Predictor,
     Profile,
     Scaling,
     Size,
@@ -84,6 +86,7 @@ class PathScaling(Scaling):
     path_epochs: Annotated[int, Ge(0), Means("epochs of training along random paths", "epochs")] = 2
     batch: Annotated[int, Ge(2), Means("batch size", "frames")] = 32
     chooser: Annotated[Chooser, CHOOSER] = field(default="own", metadata={CHOOSING: True, BEFORE: "own"})
+    predictor: Annotated[Predictor, PREDICTOR] = field(default="law", metadata={CHOOSING: True, BEFORE: "law"})
 
     version = 2
     needs_data = True
@@ -145,6 +148,7 @@ class PathScaling(Scaling):
             Profile(
                 space.name(path := space.decode(which)), val, costs[which].weight_bytes, costs[which], test,
                 tuple((name, sizes[name]) for name, _ in branched.used(path)),
+                {f"stages.{stage}.": name for stage, name in enumerate(space.name(path).split("."))},
             )
             for which, (val, test) in enumerate(accuracies)
         )  # fmt: skip

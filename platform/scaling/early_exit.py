@@ -19,7 +19,18 @@ from driftlab.errors import RequestError
 from driftlab.platform.core.parameters import BEFORE, CHOOSING, Means
 from driftlab.platform.core.records import Weights
 from driftlab.platform.networks.paths import BASE
-from driftlab.platform.scaling.base import CHOOSER, Budget, Chooser, Profile, Scaling, Size, check_index, most_accurate
+from driftlab.platform.scaling.base import (
+    CHOOSER,
+    PREDICTOR,
+    Budget,
+    Chooser,
+    Predictor,
+    Profile,
+    Scaling,
+    Size,
+    check_index,
+    most_accurate,
+)
 from driftlab.platform.scaling.branches import branch_model
 
 if TYPE_CHECKING:
@@ -60,6 +71,7 @@ class EarlyExit(Scaling):
         Means("ratios of each series: frames at an exit over those at the previous one"),
     ] = (0.2, 0.5, 1.0, 2.0, 5.0)
     chooser: Annotated[Chooser, CHOOSER] = field(default="own", metadata={CHOOSING: True, BEFORE: "own"})
+    predictor: Annotated[Predictor, PREDICTOR] = field(default="law", metadata={CHOOSING: True, BEFORE: "law"})
 
     version = 3
     needs_data = True

@@ -13,8 +13,10 @@ from driftlab.platform.core.parameters import BEFORE, CHOOSING, Means
 from driftlab.platform.core.records import Weights
 from driftlab.platform.scaling.base import (
     CHOOSER,
+    PREDICTOR,
     Budget,
     Chooser,
+    Predictor,
     Profile,
     Scaling,
     Size,
@@ -40,6 +42,7 @@ class WidthScaling(Scaling):
 
     keep_ratios: Annotated[Keep, Gt(0), Le(1), Means("shares of the filters, one per network, falling")] = KEEP
     chooser: Annotated[Chooser, CHOOSER] = field(default="own", metadata={CHOOSING: True, BEFORE: "own"})
+    predictor: Annotated[Predictor, PREDICTOR] = field(default="law", metadata={CHOOSING: True, BEFORE: "law"})
 
     needs_data = True
 

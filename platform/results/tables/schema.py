@@ -33,6 +33,7 @@ from driftlab.platform.results.tables.detail_tables import (
     CHANNELS,
     CLASSES,
     LOADS,
+    PREDICTIONS,
     MOTION,
     SYSTEMS,
 )
@@ -342,6 +343,7 @@ TABLES: Mapping[str, pa.Schema] = MappingProxyType(
         "channels": CHANNELS,
         "shares": _SHARES,
         "loads": LOADS,
+        "predictions": PREDICTIONS,
         "variants": _VARIANTS,
         "devices": _DEVICES,
         "systems": SYSTEMS,
