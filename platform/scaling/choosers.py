@@ -18,7 +18,7 @@ import numpy.typing as npt
 from driftlab.platform.core.records import LoadReading, Variant
 from driftlab.platform.scaling.base import Budget, Chooser, fastest, fit_memory, prefer
 from driftlab.platform.scaling.selecting import PathObjective, PathTable, keeps_goals, limits_of, pick, predicted_slowdown
-from driftlab.platform.world.load import speed_of
+from driftlab.platform.world.load import speeds_of
 
 Floats = npt.NDArray[np.float64]
 LATE_COST = 0.4  # lambda: accuracy that a late frame costs besides its own
@@ -78,7 +78,7 @@ def in_time_probabilities(latency_s: Floats, budget: Budget) -> Floats:
     step_s = _interval_s(budget.load)
     steps = math.ceil(max(STARTS) + budget.latency_s / step_s)
     loads, weights = load_distribution([one.cpu for one in budget.load], steps)
-    speeds = budget.share * np.vectorize(lambda cpu: speed_of(cpu, newest.clock, newest.contention))(loads)
+    speeds = budget.share * speeds_of(loads, newest.clock, newest.contention)
     found = np.zeros(len(latency_s))
     for start in STARTS:
         done_s = _work_s(speeds, step_s, start * step_s, budget.latency_s)

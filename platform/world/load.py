@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+import numpy.typing as npt
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
 from driftlab.errors import RequestError, unknown_name
@@ -113,6 +114,12 @@ class LoadProfile:
 def speed_of(cpu: float, clock: float = 1.0, law: CpuContention = "shared") -> float:
     """Return the speed of a device under load, relative to the idle device."""
     return clock * (1 - (min(cpu, MAX_QUEUED_LOAD) if law == "queued" else CPU_COST * cpu))
+
+
+def speeds_of(cpu: npt.NDArray[np.float64], clock: float, law: CpuContention) -> npt.NDArray[np.float64]:
+    """Return the speed of a device under each of some CPU loads."""
+    lost = np.minimum(cpu, MAX_QUEUED_LOAD) if law == "queued" else CPU_COST * cpu
+    return clock * (1 - lost)
 
 
 def speed_of_network(load: LoadStep | LoadReading, sensitivity: Sensitivity) -> float:
