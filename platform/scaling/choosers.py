@@ -17,7 +17,14 @@ import numpy.typing as npt
 
 from driftlab.platform.core.records import LoadReading, Variant
 from driftlab.platform.scaling.base import Budget, Chooser, fastest, fit_memory, prefer
-from driftlab.platform.scaling.selecting import PathObjective, PathTable, keeps_goals, limits_of, pick, predicted_slowdown
+from driftlab.platform.scaling.selecting import (
+    PathObjective,
+    PathTable,
+    keeps_goals,
+    limits_of,
+    pick,
+    predicted_slowdown,
+)
 from driftlab.platform.world.load import speeds_of
 
 Floats = npt.NDArray[np.float64]

@@ -30,7 +30,9 @@ def sensitivity_of(cost: ModelCost, operators: Mapping[str, str], hardware: Hard
     measured = sensitivities()
     if not operators or not cost.layers:
         return measured[PLAIN]
-    layers = [(layer_s(layer, hardware), measured.get(_operator(layer, operators), measured[PLAIN])) for layer in cost.layers]
+    layers = [
+        (layer_s(layer, hardware), measured.get(_operator(layer, operators), measured[PLAIN])) for layer in cost.layers
+    ]
     whole_s = sum(seconds for seconds, _ in layers)
     cpu, memory = (sum(s * getattr(one, load) for s, one in layers) / whole_s for load in ("cpu", "memory"))
     return Sensitivity(cpu, memory)

@@ -12,8 +12,8 @@ from driftlab.platform.results.relations.base import (
     completed_cells,
     no_rows,
     pair_rows,
-    with_columns,
 )
+from driftlab.platform.results.relations.paths import by_setting
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.world.load import speed_of
 
@@ -54,9 +54,9 @@ def _replayed(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(**{name: np.abs(one / taken - 1) for name, one in predicted.items()})
 
 
-def error_of_halves(tables: Tables, system: str) -> pd.DataFrame:
-    """List the mean relative error of a system's predictor in the first half of the sessions and in the second."""
-    rows = _of(tables, system)
+def error_of_halves(tables: Tables, predictor: str) -> pd.DataFrame:
+    """List the mean relative error of adascale's predictor in the first half of the sessions and in the second."""
+    rows = _of(tables, predictor)
     if rows.empty:
         return no_rows(NEEDS)
     late = rows["time_s"] > rows.groupby("cell")["time_s"].transform("max") / 2
@@ -64,16 +64,15 @@ def error_of_halves(tables: Tables, system: str) -> pd.DataFrame:
     return pair_rows(*sides)
 
 
-def error_beside(tables: Tables, system: str, other: str) -> pd.DataFrame:
-    """List the mean relative error of another predictor and of a system's, over sessions."""
-    rows = _of(tables, system)
+def error_beside(tables: Tables, predictor: str, other: str) -> pd.DataFrame:
+    """List the mean relative error of another predictor and of adascale's, over sessions."""
+    rows = _of(tables, predictor)
     if rows.empty:
         return no_rows(NEEDS)
     return pair_rows(*(rows.groupby(CELL)[name].mean() for name in (other, MEMBER)))
 
 
-def _of(tables: Tables, system: str) -> pd.DataFrame:
-    if with_columns(tables, "predictions").empty:
-        return tables.frame("predictions")
+def _of(tables: Tables, predictor: str) -> pd.DataFrame:
+    """Return the errors of the first system of adascale with a predictor."""
     rows = tables.once(errors)
-    return rows[rows["system"] == system]
+    return rows[rows["system"] == by_setting(tables, "predictor").get(predictor)]
