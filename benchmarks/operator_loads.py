@@ -1,11 +1,11 @@
-"""Measure how other programs slow the operators of a supernet; prints one JSON line, the data of world/operator_loads.json.
+"""Measure how other programs slow the operators of a supernet; prints one JSON line: world/operator_loads.json.
 
 Each operator runs on 64 channels of 16 x 16 places: alone, beside a program that computes, and beside one that copies
 memory. A round measures all of them in random order, so that other disturbances are spread evenly. A time is the
 median over rounds of the processor time of the thread, which leaves out the time when other programs have the core: it
-rises as they take caches and the bandwidth of memory. `cpu` and `memory` are the rise, as a share, beside a program that
-computes or copies all the time. The load is one process for at most `--seconds`. A clock cannot be set without rights to
-the machine: all operators have time in proportion to it.
+rises as they take caches and the bandwidth of memory. `cpu` and `memory` are the rise, as a share, beside a program
+that computes or copies all the time. The load is one process for at most `--seconds`. Only an administrator may set a
+clock: all operators take time in proportion to it.
 """
 
 from __future__ import annotations

@@ -17,16 +17,15 @@ from driftlab.platform.core.records import (
     LoadReading,
     ModelCost,
     Passes,
-    Sensitivity,
     TimedInference,
     Variant,
     Weights,
 )
 from driftlab.platform.networks.tasks.tasks import Task
 from driftlab.platform.world.cost import inference_j, inference_s
-from driftlab.platform.world.operator_loads import sensitivity_of
 from driftlab.platform.world.hardware import Hardware
 from driftlab.platform.world.load import slowdown
+from driftlab.platform.world.operator_loads import sensitivity_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,8 +41,9 @@ PREDICTOR = Means(
     "measured in the session; world, that of the simulated processor, a bound"
 )
 CHOOSER = Means(
-    "rule that chooses at a load reading: own, that of the method; prefer, the most accurate within the limits; fastest, "
-    "at any load; adascale; paper, Eq. 7 of AdaScale; expected, by the probability to be in time; clairvoyant, a bound"
+    "rule that chooses at a load reading: own, that of the method; prefer, the most accurate within the limits; "
+    "fastest, at any load; adascale; paper, Eq. 7 of AdaScale; expected, by the probability to be in time; "
+    "clairvoyant, a bound"
 )
 WHOLE = "whole"  # name of the student's own network
 

@@ -1,4 +1,4 @@
-"""Predictors of latency under load: that of the papers errs, one that learns errs less and less, the world's own never."""
+"""Predictors of latency under load: the papers' model errs, one that learns errs ever less, the world's own never."""
 
 from __future__ import annotations
 

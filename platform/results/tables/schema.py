@@ -33,8 +33,8 @@ from driftlab.platform.results.tables.detail_tables import (
     CHANNELS,
     CLASSES,
     LOADS,
-    PREDICTIONS,
     MOTION,
+    PREDICTIONS,
     SYSTEMS,
 )
 from driftlab.platform.results.tables.search import SEARCH_TABLES
