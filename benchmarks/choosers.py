@@ -49,7 +49,8 @@ def outcome(rule: str, networks: list[Variant], session: Session) -> Outcome:
     name, plus, _ = name.partition("+")
     if hz:
         session = replace(session, load=replace(session.load, sense_hz=10.0))
-    return replay(AdaScale(chooser=name).select_variant, networks, session, leaves=bool(plus))  # type: ignore[arg-type]
+    chosen = AdaScale(chooser=name)  # type: ignore[arg-type]
+    return replay(chosen.select_variant, networks, session, leaves=bool(plus), foresees=chosen.uses_true_load)
 
 
 def measure(networks: list[Variant], rule: str, goal_s: float, seeds: int) -> dict[str, np.ndarray]:

@@ -28,7 +28,7 @@ from driftlab.platform.scaling.selecting import (
 from driftlab.platform.world.load import speeds_of
 
 Floats = npt.NDArray[np.float64]
-LATE_COST = 0.4  # lambda: accuracy that a late frame costs besides its own
+LATE_COST = 0.1  # lambda: accuracy that a late frame costs besides its own
 WIDTH = 0.05  # of the kernel, in shares of the CPU
 PRIOR = 4.0  # weight of continuing as the load has changed so far, at any level; a sample at this level has 1
 DRIFT = 0.06  # standard deviation of the CPU load after one reading, before any is known

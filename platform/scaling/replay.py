@@ -40,8 +40,10 @@ class Session:
     duration_s: float = 60.0
 
 
-def replay(rule: Rule, networks: Sequence[Variant], session: Session, *, leaves: bool = False) -> Outcome:
-    """Run a rule over a session.
+def replay(
+    rule: Rule, networks: Sequence[Variant], session: Session, *, leaves: bool = False, foresees: bool = False
+) -> Outcome:
+    """Run a rule over a session; with `foresees` it receives the true load until the next reading, as bounds do.
 
     With `leaves` a frame leaves a path at the exit behind which the next stage would be late, at the speed of the
     stages that the frame has passed.
@@ -58,7 +60,8 @@ def replay(rule: Rule, networks: Sequence[Variant], session: Session, *, leaves:
             readings.append(load.sense(due_s, MEMORY_BYTES))
             limit_s = min(goal_s, 1 / fps)
             budget = Budget(MEMORY_BYTES, latency_s=limit_s, load=tuple(readings[-MAX_READINGS:]), now_s=due_s)
-            running, state = rule(networks, replace(budget, coming=_coming(load, due_s)), state)
+            budget = replace(budget, coming=_coming(load, due_s)) if foresees else budget
+            running, state = rule(networks, budget, state)
         network = networks[running]
         if time_s < free_s - EDGE_S:
             accuracy, late = accuracy + (network.reported_accuracy or 0.0), late + 1

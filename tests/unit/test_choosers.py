@@ -109,9 +109,13 @@ def test_no_rule_is_right_more_often_than_the_best_network_of_each_frame():
     drawn = load.draw(load.find("random"), 22.0, np.random.default_rng(3))
     assert drawn is not None
     best = best_per_frame(networks(), Session(drawn, GOAL_S, FPS, 20.0))
-    for rule in ("own", "clairvoyant"):
-        found = replay(AdaScale(chooser=rule).select_variant, networks(), Session(drawn, GOAL_S, FPS, 20.0))
-        assert found.right <= best.right and found.late >= best.late
+    found = {}
+    for rule in ("own", "prefer", "clairvoyant"):
+        chosen = AdaScale(chooser=rule)
+        session = Session(drawn, GOAL_S, FPS, 20.0)
+        found[rule] = replay(chosen.select_variant, networks(), session, foresees=chosen.uses_true_load)
+        assert found[rule].right <= best.right and found[rule].late >= best.late
+    assert found["prefer"].right < found["clairvoyant"].right
 
 
 def test_a_frame_leaves_at_the_exit_that_is_in_time():
