@@ -20,7 +20,7 @@ from driftlab.platform.core.records import Variant
 from driftlab.platform.results import stats
 from driftlab.platform.results.tables.read import Tables, open_run
 from driftlab.platform.scaling.adascale import AdaScale
-from driftlab.platform.scaling.replay import Outcome, Session, best_per_frame, replay
+from driftlab.platform.scaling.replay import LoadSession, RuleOutcome, best_per_frame, replay
 from driftlab.platform.world import load
 
 LOADS = ({"preset": "user"}, {"preset": "random"}, {"preset": "cold_start"}, {"preset": "user", "noise": 0.1})
@@ -42,7 +42,7 @@ def families(folder: Path) -> Iterator[tuple[str, list[Variant]]]:
             ]  # fmt: skip
 
 
-def outcome(rule: str, networks: list[Variant], session: Session) -> Outcome:
+def outcome(rule: str, networks: list[Variant], session: LoadSession) -> RuleOutcome:
     if rule == ORACLE:
         return best_per_frame(networks, session)
     name, _, hz = rule.partition("@")
@@ -59,7 +59,7 @@ def measure(networks: list[Variant], rule: str, goal_s: float, seeds: int) -> di
     for seed in range(seeds):
         rngs = [np.random.default_rng([seed, number]) for number in range(len(LOADS))]
         drawn = [load.draw(load.from_mapping(one), 62.0, rng) for one, rng in zip(LOADS, rngs, strict=True)]
-        own = [outcome(rule, networks, Session(one, goal_s)) for one in drawn if one is not None]
+        own = [outcome(rule, networks, LoadSession(one, goal_s)) for one in drawn if one is not None]
         found.append([[one.right, one.late, one.accuracy] for one in own])
     return dict(zip(("right", "late", "accuracy"), 100 * np.array(found).mean(axis=1).T, strict=True))
 

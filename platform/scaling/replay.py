@@ -22,7 +22,7 @@ Rule = Callable[[Sequence[Variant], Budget, Any], tuple[int, Any]]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RuleOutcome:
     """Means over the frames of a session."""
 
     right: float  # expected share that is right in time
@@ -31,7 +31,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Session:
+class LoadSession:
     """The conditions of a session."""
 
     load: Load
@@ -41,8 +41,8 @@ class Session:
 
 
 def replay(
-    rule: Rule, networks: Sequence[Variant], session: Session, *, leaves: bool = False, foresees: bool = False
-) -> Outcome:
+    rule: Rule, networks: Sequence[Variant], session: LoadSession, *, leaves: bool = False, foresees: bool = False
+) -> RuleOutcome:
     """Run a rule over a session; with `foresees` it receives the true load until the next reading, as bounds do.
 
     With `leaves` a frame leaves a path at the exit behind which the next stage would be late, at the speed of the
@@ -74,10 +74,10 @@ def replay(
             right += network.reported_accuracy or 0.0
         else:
             late += 1
-    return Outcome(right / frames, late / frames, accuracy / frames)
+    return RuleOutcome(right / frames, late / frames, accuracy / frames)
 
 
-def best_per_frame(networks: Sequence[Variant], session: Session) -> Outcome:
+def best_per_frame(networks: Sequence[Variant], session: LoadSession) -> RuleOutcome:
     """Return the outcome if each frame ran on the most accurate network that is in time at the true speed."""
     load, goal_s, fps, duration_s = session.load, session.goal_s, session.fps, session.duration_s
     right, late, frames = 0.0, 0, math.ceil(duration_s * fps)
@@ -86,7 +86,7 @@ def best_per_frame(networks: Sequence[Variant], session: Session) -> Outcome:
         room_s = goal_s * load.mean_speed(start_s, start_s + goal_s)
         in_time = [one.reported_accuracy or 0.0 for one in networks if one.latency_s <= room_s + EDGE_S]
         right, late = right + max(in_time, default=0.0), late + (not in_time)
-    return Outcome(right / frames, late / frames, right / max(1, frames - late))
+    return RuleOutcome(right / frames, late / frames, right / max(1, frames - late))
 
 
 def _stages(network: Variant, by_name: Mapping[str, Variant]) -> list[Variant]:

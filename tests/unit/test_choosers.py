@@ -12,7 +12,7 @@ from driftlab.platform.scaling import choosers
 from driftlab.platform.scaling.adascale import AdaScale
 from driftlab.platform.scaling.base import Budget, Chooser
 from driftlab.platform.scaling.once_for_all import OnceForAll
-from driftlab.platform.scaling.replay import Outcome, Session, best_per_frame, replay
+from driftlab.platform.scaling.replay import LoadSession, RuleOutcome, best_per_frame, replay
 from driftlab.platform.scaling.usnet import UsNet
 from driftlab.platform.world import load
 
@@ -87,12 +87,12 @@ def test_goals_hold_where_a_network_keeps_them():
     assert choosers.expected(known, budget([0.0] * 50, memory_bytes=10)) == 0
 
 
-def outcomes(rule: Chooser, seeds: range) -> list[Outcome]:
+def outcomes(rule: Chooser, seeds: range) -> list[RuleOutcome]:
     found = []
     for seed in seeds:
         drawn = load.draw(load.find("user"), 62.0, np.random.default_rng(seed))
         assert drawn is not None
-        found.append(replay(AdaScale(chooser=rule).select_variant, networks(), Session(drawn, GOAL_S, FPS)))
+        found.append(replay(AdaScale(chooser=rule).select_variant, networks(), LoadSession(drawn, GOAL_S, FPS)))
     return found
 
 
@@ -108,11 +108,11 @@ def test_a_choice_by_probability_is_right_in_time_more_often_than_adascale():
 def test_no_rule_is_right_more_often_than_the_best_network_of_each_frame():
     drawn = load.draw(load.find("random"), 22.0, np.random.default_rng(3))
     assert drawn is not None
-    best = best_per_frame(networks(), Session(drawn, GOAL_S, FPS, 20.0))
+    best = best_per_frame(networks(), LoadSession(drawn, GOAL_S, FPS, 20.0))
     found = {}
     for rule in ("own", "prefer", "clairvoyant"):
         chosen = AdaScale(chooser=rule)
-        session = Session(drawn, GOAL_S, FPS, 20.0)
+        session = LoadSession(drawn, GOAL_S, FPS, 20.0)
         found[rule] = replay(chosen.select_variant, networks(), session, foresees=chosen.uses_true_load)
         assert found[rule].right <= best.right and found[rule].late >= best.late
     assert found["prefer"].right < found["clairvoyant"].right
@@ -122,7 +122,7 @@ def test_a_frame_leaves_at_the_exit_that_is_in_time():
     """The load rises during the frame: the whole path would be late, as the speed until the first exit shows."""
     paths = [Variant("a", 0.6, 1, 0.1), Variant("a.b", 0.7, 1, 0.2), Variant("a.b.c", 0.8, 1, 0.3)]
     steps = (load.LoadStep(0.0, 0.0), load.LoadStep(0.05, 0.9))
-    session = Session(load.Load("rising", steps), 0.5, 1.0, 1.0)
+    session = LoadSession(load.Load("rising", steps), 0.5, 1.0, 1.0)
     whole = replay(lambda *_: (2, None), paths, session)
     leaving = replay(lambda *_: (2, None), paths, session, leaves=True)
     assert (whole.right, whole.late) == (0.0, 1.0)
