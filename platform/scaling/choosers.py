@@ -1,8 +1,8 @@
 """Rules that choose a network at a load reading, for every scaling family.
 
-`expected` weighs being late against being accurate. It predicts the speed until the next frames from a kernel
-distribution of what followed similar loads in this session, and chooses the network with the largest
-accuracy x P(in time) - LATE_COST x P(late). The other rules are those that it is compared with.
+`expected` weighs being late against being accurate. It predicts the speed during the next frames from the changes of the
+load in this session, and chooses the network with the largest accuracy x P(in time) - LATE_COST x P(late). The other
+rules are those that it is compared with.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from driftlab.platform.world.load import speeds_of
 
 Floats = npt.NDArray[np.float64]
 LATE_COST = 0.1  # lambda: accuracy that a late frame costs besides its own
-WIDTH = 0.05  # of the kernel, in shares of the CPU
-PRIOR = 4.0  # weight of continuing as the load has changed so far, at any level; a sample at this level has 1
 DRIFT = 0.06  # standard deviation of the CPU load after one reading, before any is known
+DRIFT_WEIGHT = 0.3  # of that drift, where the changes in the session have 1
 DRAWS = ((-1.2, 0.12), (-0.6, 0.23), (0.0, 0.3), (0.6, 0.23), (1.2, 0.12))  # of a normal distribution, with weights
 STARTS = (0.0, 0.25, 0.5, 0.75)  # of frames, as shares of the time between two readings
 
@@ -98,19 +97,18 @@ def in_time_probabilities(latency_s: Floats, budget: Budget) -> Floats:
 def load_distribution(past: Sequence[float], steps: int) -> tuple[Floats, Floats]:
     """Return possible CPU loads of the next steps, one series per row, with weights.
 
-    A series that followed a similar load has the weight of the kernel; all series moved to the newest load have
-    together the weight `PRIOR`. Before there are enough readings, the load drifts from the newest one.
+    Each series is a change of the past, moved to the newest load. A normal drift has a small weight beside them, and
+    the whole one before there are enough readings.
     """
     cpu = np.asarray(past, dtype=np.float64)
     offsets, weights = np.array(DRAWS).T
     drift = cpu[-1] + DRIFT * offsets[:, None] * np.sqrt(np.arange(1, steps + 1))
     series, known = [np.clip(drift, 0, 1)], len(cpu) - steps
-    shares = [PRIOR * weights * (1 if known < 1 else 0.3)]
+    shares = [DRIFT_WEIGHT * weights]
     if known >= 1:
-        before = cpu[:known]
         after = np.stack([cpu[1 + k : 1 + k + known] for k in range(steps)], axis=1)
-        series += [after, np.clip(cpu[-1] + after - before[:, None], 0, 1)]
-        shares += [np.exp(-0.5 * ((before - cpu[-1]) / WIDTH) ** 2), np.full(known, PRIOR / known)]
+        series.append(np.clip(cpu[-1] + after - cpu[:known, None], 0, 1))
+        shares.append(np.full(known, 1 / known))
     return np.concatenate(series), np.concatenate(shares)
 
 
