@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from _shared import options_of, report
 from driftlab.platform.core.records import Variant
 from driftlab.platform.results import stats
 from driftlab.platform.results.tables.read import Tables, open_run
+from driftlab.platform.scaling import choosers
 from driftlab.platform.scaling.adascale import AdaScale
 from driftlab.platform.scaling.replay import LoadSession, RuleOutcome, best_per_frame, replay
 from driftlab.platform.world import load
@@ -50,7 +52,9 @@ def outcome(rule: str, networks: list[Variant], session: LoadSession) -> RuleOut
     if hz:
         session = replace(session, load=replace(session.load, sense_hz=10.0))
     chosen = AdaScale(chooser=name)  # type: ignore[arg-type]
-    return replay(chosen.select_variant, networks, session, leaves=bool(plus), foresees=chosen.uses_true_load)
+    return replay(
+        partial(choosers.select, chosen), networks, session, leaves=bool(plus), foresees=chosen.uses_true_load
+    )
 
 
 def measure(networks: list[Variant], rule: str, goal_s: float, seeds: int) -> dict[str, np.ndarray]:

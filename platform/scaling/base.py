@@ -22,6 +22,7 @@ from driftlab.platform.core.records import (
     Weights,
 )
 from driftlab.platform.networks.tasks.tasks import Task
+from driftlab.platform.scaling.predicting import Predictor, predicted_factors
 from driftlab.platform.world.cost import inference_j, inference_s
 from driftlab.platform.world.hardware import Hardware
 from driftlab.platform.world.load import slowdown
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 MIN_CHANNELS = 2  # per group, if it has as many
 Size = tuple[int, int]  # height and width of a frame
 Chooser = Literal["own", "prefer", "fastest", "adascale", "paper", "expected", "clairvoyant"]
-Predictor = Literal["law", "learned", "world"]
 PREDICTOR = Means(
     "prediction of latency under load: law, all networks lose the share of the CPU; learned, corrected by latencies "
     "measured in the session; world, that of the simulated processor, a bound"
@@ -122,20 +122,10 @@ class Scaling(ABC):
         """
         if budget.variant is not None:
             return check_index(budget.variant, len(variants)), state
-        if self.predictor != "law" and budget.load:
-            from driftlab.platform.scaling.predicting import with_predictions
-
-            variants = with_predictions(self.predictor, variants, budget.load[-1], budget.timed)
-        if self.chooser != "own":
-            from driftlab.platform.scaling.choosers import choose
-
-            return choose(self.chooser, variants, budget, state)
         return self.select_within(variants, budget, state)
 
     def predict_slowdown(self, network: Variant, reading: LoadReading, timed: Sequence[TimedInference]) -> float:
         """Return the predicted latency of a network under a load, over that on the idle processor."""
-        from driftlab.platform.scaling.predicting import predicted_factors
-
         return float(predicted_factors(self.predictor, [network], reading, timed)[0])
 
     def select_within(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:

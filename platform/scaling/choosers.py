@@ -1,8 +1,8 @@
 """Rules that choose a network at a load reading, for every scaling family.
 
-`expected` weighs being late against being accurate. It predicts the speed during the next frames from the changes of the
-load in this session, and chooses the network with the largest accuracy x P(in time) - LATE_COST x P(late). The other
-rules are those that it is compared with.
+`expected` weighs being late against being accurate. It predicts the speed during the next frames from the changes of
+the load in this session, and chooses the network with the largest accuracy x P(in time) - LATE_COST x P(late). The
+other rules are those that it is compared with.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.platform.core.records import LoadReading, Variant
-from driftlab.platform.scaling.base import Budget, Chooser, fastest, fit_memory, prefer
+from driftlab.platform.scaling.base import Budget, Chooser, Scaling, fastest, fit_memory, prefer
+from driftlab.platform.scaling.predicting import with_predictions
 from driftlab.platform.scaling.selecting import (
     PathObjective,
     PathTable,
@@ -33,6 +34,18 @@ DRIFT = 0.06  # standard deviation of the CPU load after one reading, before any
 DRIFT_WEIGHT = 0.3  # of that drift, where the changes in the session have 1
 DRAWS = ((-1.2, 0.12), (-0.6, 0.23), (0.0, 0.3), (0.6, 0.23), (1.2, 0.12))  # of a normal distribution, with weights
 STARTS = (0.0, 0.25, 0.5, 0.75)  # of frames, as shares of the time between two readings
+
+
+def select(member: Scaling, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
+    """Return the network that a member chooses by its rule and its predictor, and the next state.
+
+    A network that the budget names is the choice of every rule.
+    """
+    if budget.variant is None and budget.load and member.predictor != "law":
+        variants = with_predictions(member.predictor, variants, budget.load[-1], budget.timed)
+    if budget.variant is not None or member.chooser == "own":
+        return member.select_variant(variants, budget, state)
+    return choose(member.chooser, variants, budget, state)
 
 
 def choose(rule: Chooser, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:

@@ -11,14 +11,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from driftlab.platform.core.records import LoadReading, TimedInference, Variant
-from driftlab.platform.scaling.base import Predictor
 from driftlab.platform.world.load import slowdown, speed_of_network
 
+Predictor = Literal["law", "learned", "world"]
 SHARED_RIDGE, OPERATOR_RIDGE = 0.02, 0.2  # penalties on the slopes of all networks, and of single operators
 Floats = npt.NDArray[np.float64]
 

@@ -13,6 +13,7 @@ from driftlab.errors import RunError
 from driftlab.platform.core.records import Share, TaskCost, TimedInference, Variant
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.scaling.base import Budget
+from driftlab.platform.scaling.choosers import select
 from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Reason, SchedulerInput, check_allocation
 from driftlab.platform.sim.app import AppSim
 from driftlab.platform.sim.interleaving import interleaved
@@ -350,7 +351,7 @@ class DeviceSim:
             budget = replace(budget, memory_bytes=free_bytes, load=self.sensor.readings, timed=timed, coming=coming)
         started_s = time.thread_time()
         variants = choice.with_estimates(demand.variants)
-        variant, choice.state = self.runner.scaling.select_variant(variants, budget, choice.state)
+        variant, choice.state = select(self.runner.scaling, variants, budget, choice.state)
         self.chose_s += time.thread_time() - started_s
         if variant not in range(len(variants)):
             raise RunError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -45,7 +47,7 @@ def test_a_rule_changes_the_choice_and_not_the_networks(family):
 @pytest.mark.parametrize("rule", ["prefer", "fastest", "adascale", "paper", "expected", "clairvoyant"])
 def test_a_rule_chooses_alike_in_every_family(rule: Chooser):
     known, within = networks(), budget([0.3, 0.35, 0.5, 0.45])
-    chosen = {made.select_variant(known, within)[0] for made in
+    chosen = {choosers.select(made, known, within)[0] for made in
               (AdaScale(chooser=rule), OnceForAll(chooser=rule), UsNet(chooser=rule))}  # fmt: skip
     assert len(chosen) == 1
 
@@ -53,10 +55,10 @@ def test_a_rule_chooses_alike_in_every_family(rule: Chooser):
 def test_the_rule_of_the_paper_has_no_floor():
     """AdaScale's own `paper` mode keeps a floor below the best accuracy; Eq. 7 takes the cheapest network."""
     known, within = networks(), budget([0.0, 0.0])
-    assert AdaScale(chooser="paper").select_variant(known, within)[0] == 0
-    assert AdaScale(mode="paper").select_variant(known, within)[0] > 0
+    assert choosers.select(AdaScale(chooser="paper"), known, within)[0] == 0
+    assert choosers.select(AdaScale(mode="paper"), known, within)[0] > 0
     accurate = Budget(latency_s=GOAL_S, accuracy=0.85, load=readings([0.0]))
-    chosen = AdaScale(chooser="paper").select_variant(known, accurate)[0]
+    chosen = choosers.select(AdaScale(chooser="paper"), known, accurate)[0]
     assert known[chosen].accuracy >= 0.85 > known[chosen - 1].accuracy
 
 
@@ -92,7 +94,9 @@ def outcomes(rule: Chooser, seeds: range) -> list[RuleOutcome]:
     for seed in seeds:
         drawn = load.draw(load.find("user"), 62.0, np.random.default_rng(seed))
         assert drawn is not None
-        found.append(replay(AdaScale(chooser=rule).select_variant, networks(), LoadSession(drawn, GOAL_S, FPS)))
+        found.append(
+            replay(partial(choosers.select, AdaScale(chooser=rule)), networks(), LoadSession(drawn, GOAL_S, FPS))
+        )
     return found
 
 
@@ -113,7 +117,7 @@ def test_no_rule_is_right_more_often_than_the_best_network_of_each_frame():
     for rule in ("own", "prefer", "clairvoyant"):
         chosen = AdaScale(chooser=rule)
         session = LoadSession(drawn, GOAL_S, FPS, 20.0)
-        found[rule] = replay(chosen.select_variant, networks(), session, foresees=chosen.uses_true_load)
+        found[rule] = replay(partial(choosers.select, chosen), networks(), session, foresees=chosen.uses_true_load)
         assert found[rule].right <= best.right and found[rule].late >= best.late
     assert found["prefer"].right < found["clairvoyant"].right
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from driftlab.platform.core.records import LayerCost, LoadReading, ModelCost, Sensitivity, TimedInference, Variant
-from driftlab.platform.scaling import predicting
+from driftlab.platform.scaling import choosers, predicting
 from driftlab.platform.scaling.adascale import AdaScale
-from driftlab.platform.scaling.base import Budget, Predictor
+from driftlab.platform.scaling.base import Budget
+from driftlab.platform.scaling.predicting import Predictor
 from driftlab.platform.world import hardware, load
 from driftlab.platform.world.operator_loads import sensitivities, sensitivity_of
 
@@ -93,5 +94,5 @@ def test_a_member_chooses_by_what_it_has_measured():
     paths = [Variant("fast", 0.6, 1000, 0.04), Variant("slow", 0.9, 1000, 0.1)]
     budget = Budget(latency_s=0.25, load=(reading(0.5),), timed=slow_twice(["fast", "slow"] * 10))
     for predictor, chosen in (("law", 1), ("learned", 0)):
-        assert AdaScale(predictor=predictor).select_variant(paths, budget)[0] == chosen
-        assert AdaScale(predictor=predictor, chooser="prefer").select_variant(paths, budget)[0] == chosen
+        assert choosers.select(AdaScale(predictor=predictor), paths, budget)[0] == chosen
+        assert choosers.select(AdaScale(predictor=predictor, chooser="prefer"), paths, budget)[0] == chosen

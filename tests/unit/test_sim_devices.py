@@ -137,7 +137,7 @@ class TestGrants:
             budgets.append((budget.latency_s, budget.accuracy, budget.share, state))
             return len(budgets) - 1, f"choice {len(budgets)}"
 
-        scaling = SimpleNamespace(nested=False, select_variant=select_variant)
+        scaling = SimpleNamespace(nested=False, chooser="own", predictor="law", select_variant=select_variant)
         device = host(ScriptedScheduler([granted((0.75, None))] * 2), "a", scaling=scaling)
         networks = [window(device, 5.0 * k)[0].network for k in range(2)]
         assert networks == list(VARIANTS)

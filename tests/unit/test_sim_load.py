@@ -148,6 +148,7 @@ class BudgetRecorder:
     asked: list[Budget] = field(default_factory=list)
     uses_true_load: bool = False
     nested = cuts_per_domain = False
+    chooser, predictor = "own", "law"
 
     def select_variant(self, variants, budget, state=None):
         self.asked.append(budget)
