@@ -19,6 +19,7 @@ from driftlab.platform.streaming.base import StreamFacts
 from driftlab.platform.tune.document import SpaceDocument, parse
 
 FOLDER = Path(__file__).parent / "spaces"
+BOUNDS = ("clairvoyant", "world")  # values that only a bound may have
 FIRST = {family: next(iter(names)) for family, names in FAMILIES.items()}  # the null members
 AROUND = 4.0  # a range spans default / AROUND to default x AROUND
 REASON = "a quarter of the default to four times it, within the parameter's range"
@@ -193,7 +194,7 @@ def host_of(family: str, name: str) -> dict[str, Any]:
 def _domain(one: Parameter, default: Any) -> dict[str, Any] | None:
     """Return the domain of a parameter; None for texts, lists and unset values."""
     if typing.get_origin(one.hint) is typing.Literal:
-        return {"values": list(typing.get_args(one.hint)), "why": "every choice"}
+        return {"values": [each for each in typing.get_args(one.hint) if each not in BOUNDS], "why": "every choice"}
     if isinstance(default, bool):
         return {"values": [False, True], "why": "on and off"}
     if not isinstance(default, int | float) or not math.isfinite(default):

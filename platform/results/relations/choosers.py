@@ -93,4 +93,4 @@ def _compare(tables: Tables, first: str, second: str, column: str) -> pd.DataFra
         return no_rows(NEEDS.format(missing[0]))
     found = outcomes(tables)
     sides = [found.loc[systems[rule]][column] for rule in (first, second)]
-    return pair_rows(*sides, under_each_load(sides[0] - sides[1]))
+    return pair_rows(sides[0], sides[1], under_each_load(sides[0] - sides[1]))
