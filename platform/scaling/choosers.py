@@ -36,7 +36,7 @@ DRAWS = ((-1.2, 0.12), (-0.6, 0.23), (0.0, 0.3), (0.6, 0.23), (1.2, 0.12))  # of
 STARTS = (0.0, 0.25, 0.5, 0.75)  # of frames, as shares of the time between two readings
 
 
-def select(member: Scaling, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
+def select(member: Scaling, variants: Sequence[Variant], budget: Budget, state: Any = None) -> tuple[int, Any]:
     """Return the network that a member chooses by its rule and its predictor, and the next state.
 
     A network that the budget names is the choice of every rule.
