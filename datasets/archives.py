@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from driftlab._torchvision import import_torchvision
 from driftlab.datasets import shifted_archives as shifted
+from driftlab.datasets import tiny_imagenet as tiny
 from driftlab.datasets.labelled_set import DIGITS, LabelledImages, LabelledSet, SetRequest, files_in, memory_faults
 from driftlab.errors import DataError, RequestError, first_line, needed_import
 
@@ -44,6 +45,7 @@ class Archive:
 ARCHIVES = {
     "cifar10": Archive("CIFAR10", "cifar-10-batches-py/data_batch_1 to 5, test_batch, batches.meta", _SPLITS),
     "cifar100": Archive("CIFAR100", "cifar-100-python/train, test, meta", _SPLITS),
+    "tiny_imagenet": Archive(tiny.tiny_imagenet, tiny.LAYOUT, _SPLITS),
     "mnist": Archive("MNIST", "MNIST/raw/train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-…", _SPLITS),
     "fashion_mnist": Archive("FashionMNIST", "FashionMNIST/raw/train-images-idx3-ubyte and its siblings", _SPLITS),
     "svhn": Archive("SVHN", "train_32x32.mat, test_32x32.mat", _NAMED_SPLITS),

@@ -81,6 +81,7 @@ SETS: Mapping[str, SetSource] = MappingProxyType(
         "digits": SetSource("1 797 handwritten digits included in scikit-learn", _open_digits, classes=DIGITS),
         "cifar10": SetSource("10 classes of objects and animals, 60 000 images from a folder", _open_archive),
         "cifar100": SetSource("100 classes of objects and animals, 60 000 images from a folder", _open_archive),
+        "tiny_imagenet": SetSource("Tiny ImageNet: 200 classes of 550 images from a folder", _open_archive),
         "mnist": SetSource("handwritten digits, 70 000 images from a folder", _open_archive),
         "fashion_mnist": SetSource("10 classes of clothes, 70 000 images from a folder", _open_archive),
         "svhn": SetSource("house numbers, 99 000 images from a folder", _open_archive),

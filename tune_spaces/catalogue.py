@@ -20,10 +20,11 @@ from driftlab.platform.streaming.base import StreamFacts
 from driftlab.platform.tune.document import SpaceDocument, parse
 
 FOLDER = Path(__file__).parent / "spaces"
+BOUND_VALUES = ("clairvoyant", "world")  # values that only a bound may have
 FIRST = {family: next(iter(names)) for family, names in FAMILIES.items()}  # the null members
 AROUND = 4.0  # a range spans default / AROUND to default x AROUND
 REASON = "a quarter of the default to four times it, within the parameter's range"
-BOUNDS = ("costs_time",)  # parameters that make a member a bound
+BOUND_PARAMETERS = ("costs_time",)  # parameters that make a member a bound
 STREAM = StreamFacts(fps=2.0, duration_s=60.0)  # the shortest of those that members are tuned on
 STREETS, SIGNS, APPS = "ams", "tent", "nestdnn"  # spaces with files, whose experiments the others share
 
@@ -178,7 +179,7 @@ def space_of(member: Member, system: int = 0) -> dict[str, dict[str, Any]]:
     for name, one in parameters_of(cls).items():
         default = given.get(name, one.default)
         domain = _domain(one, default)
-        if domain is None or name in BOUNDS:
+        if domain is None or name in BOUND_PARAMETERS:
             continue
         if "values" in domain:  # without choices that need another setting
             domain["values"] = [each for each in domain["values"] if not parameter_faults(cls, {**given, name: each})]
@@ -202,7 +203,10 @@ def host_of(family: str, name: str) -> dict[str, Any]:
 def _domain(one: Parameter, default: Any) -> dict[str, Any] | None:
     """Return the domain of a parameter; None for texts, lists and unset values."""
     if typing.get_origin(one.hint) is typing.Literal:
-        return {"values": list(typing.get_args(one.hint)), "why": "every choice"}
+        return {
+            "values": [each for each in typing.get_args(one.hint) if each not in BOUND_VALUES],
+            "why": "every choice",
+        }
     if one.names:
         return {"values": list(one.names), "why": "every choice with a name"}
     if isinstance(default, bool):

@@ -104,6 +104,14 @@ class TaskCost:
 
 
 @dataclass(frozen=True)
+class Sensitivity:
+    """How much other programs slow a network besides taking the CPU: shares of its time, added at full load."""
+
+    cpu: float = 0.0  # if they compute all the time
+    memory: float = 0.0  # if they use all the memory
+
+
+@dataclass(frozen=True)
 class Variant:
     """A network that an application can run, with its accuracy and its cost on the device."""
 
@@ -117,6 +125,7 @@ class Variant:
     kernel_bytes: int | None = None  # of the weights, as in ModelCost; None: unknown, from a measured profile
     parts: tuple[tuple[str, int], ...] = ()  # name and bytes of its shared parts; empty: it shares none
     weight_bytes: int | None = None  # that a switch reads from storage; None: `memory_bytes`
+    sensitivity: Sensitivity = Sensitivity()  # under the law `operators` of a load
 
     @property
     def stored_bytes(self) -> int:
@@ -138,9 +147,9 @@ class Variant:
         return self.accuracy if self.test_accuracy is None else self.test_accuracy
 
 
-CpuContention = Literal[
-    "shared", "queued"
-]  # other programs get at most a fixed share, or all programs are served in turn
+# Other programs get at most a fixed share, all programs are served in turn, or, with a fixed share, they also slow each
+# operator by its sensitivity.
+CpuContention = Literal["shared", "queued", "operators"]
 
 
 @dataclass(frozen=True)
@@ -156,6 +165,16 @@ class LoadReading:
     contention: CpuContention = "shared"  # how the CPU load slows the device
     memory: float = 0.0  # share in use by other programs, 0 to 1
     gpu: float | None = None  # share in use by other programs; None: no GPU
+
+
+@dataclass(frozen=True)
+class TimedInference:
+    """The latency of a network that an application has measured, with the load meanwhile."""
+
+    network: str
+    idle_s: float  # on the idle processor, at its share
+    taken_s: float
+    reading: LoadReading
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ ENDS: dict[str, Callable[[pd.DataFrame], pd.Series[float]]] = {  # by table: whe
     "updates": lambda rows: rows["arrive_s"],
     "adaptations": lambda rows: rows["end_s"],
     "shares": lambda rows: rows["time_s"] + rows["window_s"],
+    "predictions": lambda rows: rows["time_s"],
     "loads": lambda rows: rows["time_s"] + 1 / SENSE_HZ,  # with the true load until the next reading
 }
 

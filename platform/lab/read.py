@@ -154,7 +154,7 @@ def parse(
     others = [*(f"{part}.pretrain_steps=0" for part in LEARNERS if _is_given(f"{part}.weights", others)), *others]
     changes: list[Callable[[dict[str, Any]], dict[str, Any]]] = [choice.of] if choice else []
     if tuned or others:
-        changes.append(lambda complete: apply_overrides(with_tuned(complete, tuned), others))
+        changes.append(lambda complete: apply_overrides(_without_params(with_tuned(complete, tuned), others), others))
     own = last = with_defaults(sized(_plain(document), sizes, source))
     try:
         for change in changes:
@@ -165,6 +165,24 @@ def parse(
         _validated(own, source)  # report faults of the document itself first, with its places
         raise
     return _checked(experiment, source)
+
+
+def _without_params(document: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return a document without the parameters of workloads that overrides replace by those of another kind."""
+    replaced = dict(one.partition("=")[::2] for one in overrides)
+    workloads = []
+    for number, part in enumerate(_mappings(document, "workloads")):
+        name = replaced.get(f"workloads.{number}.name", part.get("name"))
+        stays = not isinstance(name, str) or not _is_named(part) or _kind_of(name) == _kind_of(part["name"])
+        apps = part.get("apps") or []
+        others = {"params": {}, "apps": [{**app, "params": {}} if isinstance(app, dict) else app for app in apps]}
+        workloads.append(part if stays else {**part, **others})
+    return {**document, "workloads": workloads} if len(workloads) == len(document.get("workloads") or []) else document
+
+
+def _kind_of(workload: str) -> str:
+    """Return the family of a workload, whose streams take the same parameters."""
+    return workload.partition(":")[0].partition("/")[0]
 
 
 def _is_given(key: str, overrides: Sequence[str]) -> bool:

@@ -172,7 +172,7 @@ class AdaScale(PathScaling):
 
     def forecast(self, state: AdaScaleState | None) -> float | None:
         """Return the load expected at the next reading; with `load_measure: index` the load index."""
-        return None if state is None else state.forecast.expected
+        return state.forecast.expected if isinstance(state, AdaScaleState) else None
 
     @property
     def objective(self) -> PathObjective:

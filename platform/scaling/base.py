@@ -5,17 +5,28 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from driftlab.errors import RequestError
-from driftlab.platform.core.records import LayerCost, LoadReading, ModelCost, Passes, Variant, Weights
+from driftlab.platform.core.parameters import Means
+from driftlab.platform.core.records import (
+    LayerCost,
+    LoadReading,
+    ModelCost,
+    Passes,
+    TimedInference,
+    Variant,
+    Weights,
+)
 from driftlab.platform.networks.tasks.tasks import Task
+from driftlab.platform.scaling.predicting import Predictor, predicted_factors
 from driftlab.platform.world.cost import inference_j, inference_s
 from driftlab.platform.world.hardware import Hardware
 from driftlab.platform.world.load import slowdown
+from driftlab.platform.world.operator_loads import sensitivity_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,6 +35,16 @@ if TYPE_CHECKING:
 
 MIN_CHANNELS = 2  # per group, if it has as many
 Size = tuple[int, int]  # height and width of a frame
+Chooser = Literal["own", "prefer", "fastest", "adascale", "paper", "expected", "clairvoyant"]
+PREDICTOR = Means(
+    "prediction of latency under load: law, all networks lose the share of the CPU; learned, corrected by latencies "
+    "measured in the session; world, that of the simulated processor, a bound"
+)
+CHOOSER = Means(
+    "rule that chooses at a load reading: own, that of the method; prefer, the most accurate within the limits; "
+    "fastest, at any load; adascale; paper, Eq. 7 of AdaScale; expected, by the probability to be in time; "
+    "clairvoyant, a bound"
+)
 WHOLE = "whole"  # name of the student's own network
 FEEDBACK = "feedback"  # name of the operation that updates a family by a trained network
 
@@ -40,6 +61,7 @@ class Budget:
     share: float = 1.0  # of the processor
     load: tuple[LoadReading, ...] = ()  # readings so far, in order of time; empty: the device has none
     now_s: float = 0.0  # time of the selection
+    timed: tuple[TimedInference, ...] = ()  # latencies measured at the readings so far, in order of time
     coming: LoadReading | None = None  # true load until the next reading, for members with `uses_true_load` (bounds)
 
 
@@ -53,6 +75,7 @@ class Profile:
     cost: ModelCost
     test_accuracy: float | None = None  # test accuracy, a fraction
     parts: tuple[tuple[str, int], ...] = ()  # name and bytes of each module; networks share modules of equal name
+    operators: Mapping[str, str] = field(default_factory=dict)  # by beginning of the names of its layers; else base
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +100,8 @@ class Scaling(ABC):
     needs_data: ClassVar[bool]  # True: building trains on labelled data
     nested: ClassVar[bool]  # True: larger networks contain the smaller ones, a switch moves only the difference
     built_as: ClassVar[str] = ""  # the member that builds the same networks, if this one only selects differently
+    chooser: Chooser = "own"  # a parameter of members with several networks
+    predictor: Predictor = "law"  # likewise
 
     @abstractmethod
     def build(self, model: nn.Module, data: DataSplits | None) -> Any:
@@ -100,16 +125,13 @@ class Scaling(ABC):
             return check_index(budget.variant, len(variants)), state
         return self.select_within(variants, budget, state)
 
-    def select_within(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
-        """Return the most accurate network within the budget, else the fastest that fits in the free memory.
+    def predict_slowdown(self, network: Variant, reading: LoadReading, timed: Sequence[TimedInference]) -> float:
+        """Return the predicted latency of a network under a load, over that on the idle processor."""
+        return float(predicted_factors(self.predictor, [network], reading, timed)[0])
 
-        The load is assumed to stay at the newest reading. If no network fits in memory, the smallest is returned.
-        """
-        in_memory = fit_memory(variants, range(len(variants)), budget)
-        fitting = [which for which in in_memory if _fits(variants[which], budget)]
-        if fitting:
-            return most_accurate([one.accuracy for one in variants], fitting), state
-        return min(in_memory, key=lambda which: (variants[which].latency_s, which)), state
+    def select_within(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
+        """Return the choice of `prefer`, the rule of members without their own."""
+        return prefer(variants, budget), state
 
     @property
     def cuts_per_domain(self) -> bool:
@@ -119,7 +141,7 @@ class Scaling(ABC):
     @property
     def uses_true_load(self) -> bool:
         """Return whether budgets contain the true load until the next reading; True only for bounds."""
-        return False
+        return self.chooser == "clairvoyant"
 
     def forecast(self, state: Any) -> float | None:
         """Return the CPU load that the last selection expected until the next reading.
@@ -173,9 +195,27 @@ def variants_on(hardware: Hardware, profile: Sequence[Profile]) -> tuple[Variant
             one.test_accuracy,
             one.cost.kernel_bytes,
             one.parts,
+            sensitivity=sensitivity_of(one.cost, one.operators, hardware),
         )
         for one in profile
     )
+
+
+def prefer(variants: Sequence[Variant], budget: Budget) -> int:
+    """Return the most accurate network within the budget, else the fastest that fits in the free memory.
+
+    The load is assumed to stay at the newest reading. If no network fits in memory, the smallest is returned.
+    """
+    in_memory = fit_memory(variants, range(len(variants)), budget)
+    fitting = [which for which in in_memory if _fits(variants[which], budget)]
+    if fitting:
+        return most_accurate([one.accuracy for one in variants], fitting)
+    return fastest(variants, in_memory)
+
+
+def fastest(variants: Sequence[Variant], among: Iterable[int]) -> int:
+    """Return the fastest of some networks, of equals the lowest number."""
+    return min(among, key=lambda which: (variants[which].latency_s, which))
 
 
 def _fits(variant: Variant, budget: Budget) -> bool:

@@ -22,10 +22,13 @@ from annotated_types import Ge, Gt, Le
 from driftlab.errors import RequestError
 from driftlab.platform.core.parameters import BEFORE, CHOOSING, Means
 from driftlab.platform.core.records import Variant, Weights
-from driftlab.platform.networks.paths import LEAVING, MERGED, SPARSE, Operators, PathCatalogue, PathSpace
+from driftlab.platform.networks.paths import LEAVING, MERGED, SPARSE, Operators, Path, PathCatalogue, PathSpace
 from driftlab.platform.networks.spaces import SPACES, find_space, stages_faults
 from driftlab.platform.scaling.base import (
+    CHOOSER,
+    PREDICTOR,
     Budget,
+    Chooser,
     Profile,
     Scaling,
     Size,
@@ -34,6 +37,7 @@ from driftlab.platform.scaling.base import (
     most_accurate,
     width_of,
 )
+from driftlab.platform.scaling.predicting import Predictor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,6 +70,11 @@ class PathFamily:
 
     def __len__(self) -> int:
         return len(self.catalogue)
+
+
+def _operators(space: PathSpace, path: Path) -> dict[str, str]:
+    """Return the operator of each stage of a path, by the prefix of its layers."""
+    return {f"stages.{stage}.": name for stage, name in enumerate(space.name(path).split("."))}
 
 
 @dataclass(frozen=True)
@@ -103,6 +112,8 @@ class PathScaling(Scaling):
         Le(1),
         Means("confidence from which a frame leaves a path at an earlier exit, one more network per path and value"),
     ] = field(default=(), metadata={BEFORE: ()})
+    chooser: Annotated[Chooser, CHOOSER] = field(default="own", metadata={CHOOSING: True, BEFORE: "own"})
+    predictor: Annotated[Predictor, PREDICTOR] = field(default="law", metadata={CHOOSING: True, BEFORE: "law"})
 
     version = 2
     needs_data = True
@@ -210,6 +221,7 @@ class PathScaling(Scaling):
             Profile(
                 catalogue.name(which), val, costs[which].weight_bytes, costs[which], test,
                 tuple((name, sizes[name]) for name in used[which]),
+                _operators(branched.space, catalogue.decode(which)[0]),
             )
             for which, (val, test) in enumerate(accuracies)
         )  # fmt: skip

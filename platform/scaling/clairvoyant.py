@@ -7,13 +7,13 @@ difference to it is the cost of delayed readings and of hysteresis.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from driftlab.platform.core.records import Variant
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.branches import PathScaling
-from driftlab.platform.scaling.selecting import PathObjective, PathTable, limits_of, pick, predicted_slowdown
+from driftlab.platform.scaling.choosers import clairvoyant
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,4 @@ class Clairvoyant(PathScaling):
 
     def select_within(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
         """Return the most accurate path in time under the coming load."""
-        true = budget if budget.coming is None else replace(budget, load=(budget.coming,))
-        limits = limits_of(true, 0.0)
-        return pick(PathTable.of(variants), predicted_slowdown(true), limits, PathObjective(tolerance=0.0))[0], state
+        return clairvoyant(variants, budget), state

@@ -10,17 +10,28 @@ Differs from the paper: confidence is the largest probability; for detection, th
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Gt, Le
 
 from driftlab.errors import RequestError
-from driftlab.platform.core.parameters import Means
+from driftlab.platform.core.parameters import BEFORE, CHOOSING, Means
 from driftlab.platform.core.records import Weights
 from driftlab.platform.networks.paths import BASE
-from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, check_index, most_accurate
+from driftlab.platform.scaling.base import (
+    CHOOSER,
+    PREDICTOR,
+    Budget,
+    Chooser,
+    Profile,
+    Scaling,
+    Size,
+    check_index,
+    most_accurate,
+)
 from driftlab.platform.scaling.branches import branch_model
+from driftlab.platform.scaling.predicting import Predictor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,6 +70,8 @@ class EarlyExit(Scaling):
         Le(100),
         Means("ratios of each series: frames at an exit over those at the previous one"),
     ] = (0.2, 0.5, 1.0, 2.0, 5.0)
+    chooser: Annotated[Chooser, CHOOSER] = field(default="own", metadata={CHOOSING: True, BEFORE: "own"})
+    predictor: Annotated[Predictor, PREDICTOR] = field(default="law", metadata={CHOOSING: True, BEFORE: "law"})
 
     version = 3
     needs_data = True

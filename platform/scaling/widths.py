@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import itertools
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Gt, Le
 
-from driftlab.platform.core.parameters import Means
+from driftlab.platform.core.parameters import BEFORE, CHOOSING, Means
 from driftlab.platform.core.records import Weights
-from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, check_index, most_accurate
+from driftlab.platform.scaling.base import (
+    CHOOSER,
+    PREDICTOR,
+    Budget,
+    Chooser,
+    Profile,
+    Scaling,
+    Size,
+    check_index,
+    most_accurate,
+)
+from driftlab.platform.scaling.predicting import Predictor
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,6 +41,8 @@ class WidthScaling(Scaling):
     """Base of members that build a `pruning.family.Family`; only building differs between them."""
 
     keep_ratios: Annotated[Keep, Gt(0), Le(1), Means("shares of the filters, one per network, falling")] = KEEP
+    chooser: Annotated[Chooser, CHOOSER] = field(default="own", metadata={CHOOSING: True, BEFORE: "own"})
+    predictor: Annotated[Predictor, PREDICTOR] = field(default="law", metadata={CHOOSING: True, BEFORE: "law"})
 
     needs_data = True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, get_args
@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from driftlab.datasets.catalogue import find_workload
-from driftlab.platform.core.records import ModelCost, Rows, Variant
+from driftlab.platform.core.records import ModelCost, Rows, TimedInference, Variant
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.scheduling.base import ObservedBy
 from driftlab.platform.sim.experts import ExpertStore
 from driftlab.platform.sim.ledger import Account
+from driftlab.platform.sim.load_sensor import MAX_READINGS
 from driftlab.platform.sim.messages import Direction, Message
 from driftlab.platform.sim.session import Job, Kind, NodeId
 from driftlab.platform.sim.setting import AppSpec
@@ -65,6 +66,7 @@ class NetworkChoice:
     runs: int | None = None  # the network that the device runs, where one was chosen
     trains: int | None = None  # the network that the learner trains
     state: Any = None  # of the scaling member's choices
+    timed: deque[TimedInference] = field(default_factory=lambda: deque(maxlen=MAX_READINGS))
     estimated: tuple[float, ...] | None = None  # accuracy of each network after a phase on the newest samples
 
     def with_estimates(self, variants: Sequence[Variant]) -> Sequence[Variant]:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import simpy
 
 from driftlab.errors import RunError
-from driftlab.platform.core.records import Share, TaskCost, Variant
+from driftlab.platform.core.records import Share, TaskCost, TimedInference, Variant
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.scaling.base import Budget
+from driftlab.platform.scaling.choosers import select
 from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Reason, SchedulerInput, check_allocation
 from driftlab.platform.sim.app import AppSim
 from driftlab.platform.sim.experts import ExpertStore
@@ -26,11 +27,15 @@ from driftlab.platform.world.apps import AppGoals
 from driftlab.platform.world.clock import Process
 from driftlab.platform.world.cost import memory_bytes
 from driftlab.platform.world.link import LINKS, RadioMeter
+from driftlab.platform.world.load import Load, LoadStep, speed_of_network
 from driftlab.platform.world.measured import paged_bytes
 from driftlab.platform.world.processor import Processor, accelerator_share
 
 if TYPE_CHECKING:
     from driftlab.platform.sim.runner import Runner
+
+
+Prediction = tuple[str, TimedInference, float]  # application, its measured latency, and the predicted one
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,7 @@ class DeviceSim:
         self.processor = Processor(runner.clock, self.shares)
         self.coder = simpy.Resource(runner.clock)  # codes frames and labels, and patches weights: one at a time
         self.sensor = LoadSensor(spec.load, spec.hardware.memory_bytes)
+        self.predictions: list[Prediction] = []  # at the newest reading
         self.offers = OfferQueue(self)
         self.experts: dict[tuple[Any, ...], ExpertStore] = defaultdict(ExpertStore)  # by the network as built
         self.stream = StreamRunner(self)
@@ -124,10 +130,30 @@ class DeviceSim:
         now_s, spent_j = self.processor.clock.now, sum(app.account.energy_j for app in self.apps.values())
         if not self.sensor.sense(now_s, spent_j):
             return False
+        self.predictions = list(self._time_inferences(self.spec.load))
         if self.sensor.empty:
             for app in self.apps.values():
                 app.off_s = min(app.off_s, now_s)
         return True
+
+    def _time_inferences(self, load: Load) -> Iterator[Prediction]:
+        """Measure the networks that ran since the last reading, each beside its prediction from this reading."""
+        if load.steps[0].contention != "operators":
+            return
+        reading, span_s = self.sensor.taken[-1], 1 / load.sense_hz
+        for app in self.present:
+            grant, choice = self.grants.get(app.name), self.apps[app.name].choice
+            share = accelerator_share(grant.inference_share) if grant else 0.0
+            if grant is None or grant.variant is None or not share or not reading.time_s:
+                continue
+            variants = self.variants[app.name]
+            network = variants[grant.variant]
+            idle_s = network.latency_s / share
+            speed = load.network_speed(max(0.0, reading.time_s - span_s), reading.time_s, network.sensitivity)
+            timed = TimedInference(network.name, idle_s, idle_s / speed, reading)
+            predicted_s = idle_s * self.runner.scaling.predict_slowdown(network, reading, tuple(choice.timed))
+            choice.timed.append(timed)
+            yield app.name, timed, predicted_s
 
     def on_reading(self) -> None:
         """Share out the processor after a load reading to which the scheduler or scaling responds."""
@@ -291,6 +317,18 @@ class DeviceSim:
             self.loading_s[app] = now_s, self.storage_free_s
             self.processor.pause(f"{app}/inference", self.storage_free_s)
 
+    def follow_load(self, step: LoadStep) -> None:
+        """Set the speed of the processor and of networks by the load."""
+        self.processor.set_speed(step.speed)
+        self.follow_networks(step)
+
+    def follow_networks(self, step: LoadStep) -> None:
+        """Set the speed of each network relative to that of the processor."""
+        for one in self.current:
+            if one.network is not None and step.contention == "operators":
+                factor = speed_of_network(step, one.network.sensitivity) / step.speed if step.speed else 1.0
+                self.processor.set_factor(f"{one.demand.app}/inference", factor)
+
     # Networks ---------------------------------------------------------------------------------------------------------
 
     def _choose_networks(self, demands: Sequence[Demand], allocation: Allocation) -> dict[str, Grant]:
@@ -318,10 +356,11 @@ class DeviceSim:
             free_bytes = int(self.sensor.free_bytes * share)
             bound = self.runner.cell.system.uses_future and self.runner.scaling.uses_true_load
             coming = self.sensor.foresee(now_s) if bound else None
-            budget = replace(budget, memory_bytes=free_bytes, load=self.sensor.readings, coming=coming)
+            timed = tuple(choice.timed)
+            budget = replace(budget, memory_bytes=free_bytes, load=self.sensor.readings, timed=timed, coming=coming)
         started_s = time.thread_time()
         variants = choice.with_estimates(demand.variants)
-        variant, choice.state = self.runner.scaling.select_variant(variants, budget, choice.state)
+        variant, choice.state = select(self.runner.scaling, variants, budget, choice.state)
         self.chose_s += time.thread_time() - started_s
         if variant not in range(len(variants)):
             raise RunError(

@@ -36,7 +36,7 @@ class LoadSensor:
         free_bytes = int(self.memory_bytes * (1 - step.memory))
         cpu = self.load.mean_cpu(now_s, until_s)
         return LoadReading(
-            now_s, cpu, free_bytes, step.clock, step.temperature_c, step.battery, step.law, step.memory, step.gpu
+            now_s, cpu, free_bytes, step.clock, step.temperature_c, step.battery, step.contention, step.memory, step.gpu
         )  # fmt: skip
 
     @property

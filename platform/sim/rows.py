@@ -172,7 +172,11 @@ def _paging_s(share: AppShare, length_s: float) -> float:
 def _speed(share: AppShare, length_s: float) -> float:
     """Return the mean speed of the device in an allocation, relative to the idle device."""
     load, start_s = share.app.device.spec.load, share.start_s
-    return 1.0 if load is None else load.mean_speed(start_s, start_s + length_s)
+    if load is None:
+        return 1.0
+    if share.network is not None:
+        return load.network_speed(start_s, start_s + length_s, share.network.sensitivity)
+    return load.mean_speed(start_s, start_s + length_s)
 
 
 def load_rows(device: DeviceSim) -> Iterator[Mapping[str, Any]]:
@@ -198,6 +202,23 @@ def load_rows(device: DeviceSim) -> Iterator[Mapping[str, Any]]:
             "speed": load.mean_speed(now_s, until_s),
             "variant": None if grant is None or off else grant.variant,
             "note": "; ".join(note for note, holds in notes.items() if holds) or None,
+        }
+
+
+def prediction_rows(device: DeviceSim) -> Iterator[Mapping[str, Any]]:
+    """Return a row for each network that was timed at the newest reading."""
+    for app, timed, predicted_s in device.predictions:
+        yield {
+            "device": device.spec.name,
+            "app": app,
+            "time_s": timed.reading.time_s,
+            "network": timed.network,
+            "idle_ms": timed.idle_s * 1e3,
+            "cpu": timed.reading.cpu,
+            "memory": timed.reading.memory,
+            "clock": timed.reading.clock,
+            "predicted_ms": predicted_s * 1e3,
+            "taken_ms": timed.taken_s * 1e3,
         }
 
 

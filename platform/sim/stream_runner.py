@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from driftlab.platform.core.records import Captured, InferenceReport
 from driftlab.platform.scheduling.base import Reason
 from driftlab.platform.sim.app import AppSim, StreamSegment
-from driftlab.platform.sim.rows import load_rows, share_row
+from driftlab.platform.sim.rows import load_rows, prediction_rows, share_row
 from driftlab.platform.sim.session import Job
 from driftlab.platform.world.clock import Process
 from driftlab.platform.world.load import Load
@@ -69,7 +69,7 @@ class StreamRunner:
         clock, device = self.runner.clock, self.device
         for time_s in load.instants(device.spec.duration_s):
             yield clock.timeout(time_s - clock.now)
-            device.processor.set_speed(load.at(time_s).speed)
+            device.follow_load(load.at(time_s))
             if device.sense():
                 device.on_reading()
                 self._write_load()
@@ -78,6 +78,8 @@ class StreamRunner:
         """Write the rows of ended shares, and run the applications at the current ones."""
         device, runner = self.device, self.runner
         self.write_shares()
+        if device.spec.load is not None:
+            device.follow_networks(device.spec.load.at(runner.clock.now))
         if not runner.setup.run_networks or runner.clock.now >= device.until_s:
             return
         running = {one.demand.app: one for one in device.current if accelerator_share(one.grant.inference_share)}
@@ -151,6 +153,8 @@ class StreamRunner:
     def _write_load(self) -> None:
         for row in load_rows(self.device):
             self.runner.ledger.row("loads", **row)
+        for row in prediction_rows(self.device):
+            self.runner.ledger.row("predictions", **row)
 
     def write_shares(self) -> None:
         """Write the rows of ended shares, whose lengths are known now."""

@@ -30,7 +30,7 @@ WARP_MACS, WARP_BYTES = 8, 34  # per pixel: two flows composed by bilinear sampl
 
 def inference_s(cost: ModelCost, hardware: Hardware, *, batch: int = 1, share: float = 1.0) -> float:
     """Return the time of one forward pass at a share of the processor."""
-    return sum(_layer_s(layer, hardware, batch) for layer in _layers(cost)) / share
+    return sum(layer_s(layer, hardware, batch) for layer in _layers(cost)) / share
 
 
 def task_cost(cost: ModelCost, hardware: Hardware, passes: Passes) -> TaskCost:
@@ -55,7 +55,7 @@ def _layer_costs(
     """Yield seconds and joules of each layer in each pass; passes of one size are computed once."""
     by_frames = {
         frames: [
-            (times * _layer_s(one, hardware, frames), times * _layer_j(one, hardware, frames, hits))
+            (times * layer_s(one, hardware, frames), times * _layer_j(one, hardware, frames, hits))
             for one, times in layers
         ]
         for frames in set(batches)
@@ -97,7 +97,7 @@ def flow_cost(height: int, width: int, hardware: Hardware) -> TaskCost:
     moved = int(height * width * FLOW_LEVELS * FLOW_ROUNDS * 4 * 12)  # five coefficients read, five written, the flow
     layer = LayerCost("flow", "Flow", macs, 0, moved // 2, moved // 2 + height * width * WARP_BYTES, 0)
     return TaskCost(
-        {"accelerator": _layer_s(layer, hardware, 1)},
+        {"accelerator": layer_s(layer, hardware, 1)},
         moved // FLOW_ROUNDS,
         _layer_j(layer, hardware, 1, hardware.energy.cached),
     )
@@ -176,7 +176,8 @@ def _byte_pj(hardware: Hardware) -> float:
     return energy.cached * energy.cache_pj_per_byte + (1 - energy.cached) * energy.dram_pj_per_byte
 
 
-def _layer_s(layer: LayerCost, hardware: Hardware, batch: float) -> float:
+def layer_s(layer: LayerCost, hardware: Hardware, batch: float = 1) -> float:
+    """Return the time of a layer on the idle hardware."""
     computing_s = batch * layer.macs / hardware.macs_per_s
     moving_s = _bytes(layer, batch) / hardware.bytes_per_s
     return hardware.overhead_s + max(computing_s, moving_s)

@@ -1,7 +1,8 @@
 """Load of a device by other programs: CPU, memory, GPU, clock, temperature and battery over time.
 
 A network that takes t seconds on an idle device takes t / (clock * (1 - 0.9 * cpu)) under load, or, on a device with
-the law `queued`, t / (clock * (1 - min(cpu, 0.95))); the law applies to execution and to latency predictions.
+the law `queued`, t / (clock * (1 - min(cpu, 0.95))); the law applies to execution and to latency predictions. With the
+law `operators` only execution takes (1 + a * cpu) * (1 + b * memory) times as long again, with a and b of the network.
 AdaScale's load index, a weighted mean of the use of CPU, GPU and memory, slows nothing: members may use it for
 predictions. Loads are drawn before a session from a profile and a seed, or read from a file.
 """
@@ -11,15 +12,16 @@ from __future__ import annotations
 import bisect
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+import numpy.typing as npt
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
 from driftlab.errors import RequestError, unknown_name
-from driftlab.platform.core.records import CpuContention, LoadReading
+from driftlab.platform.core.records import CpuContention, LoadReading, Sensitivity
 from driftlab.platform.world.profile import STRICT, parse
 
 CPU_COST = 0.9  # loss of speed at a CPU load of 1, law `shared`
@@ -111,7 +113,21 @@ class LoadProfile:
 
 def speed_of(cpu: float, clock: float = 1.0, law: CpuContention = "shared") -> float:
     """Return the speed of a device under load, relative to the idle device."""
-    return clock * (1 - (CPU_COST * cpu if law == "shared" else min(cpu, MAX_QUEUED_LOAD)))
+    return clock * (1 - (min(cpu, MAX_QUEUED_LOAD) if law == "queued" else CPU_COST * cpu))
+
+
+def speeds_of(cpu: npt.NDArray[np.float64], clock: float, law: CpuContention) -> npt.NDArray[np.float64]:
+    """Return the speed of a device under each of some CPU loads."""
+    lost = np.minimum(cpu, MAX_QUEUED_LOAD) if law == "queued" else CPU_COST * cpu
+    return clock * (1 - lost)
+
+
+def speed_of_network(load: LoadStep | LoadReading, sensitivity: Sensitivity) -> float:
+    """Return the speed of a network under load, relative to the idle device: the law of the world."""
+    speed = speed_of(load.cpu, load.clock, load.contention)
+    if load.contention != "operators":
+        return speed
+    return speed / ((1 + sensitivity.cpu * load.cpu) * (1 + sensitivity.memory * load.memory))
 
 
 def slowdown(load: Sequence[LoadReading]) -> float:
@@ -146,11 +162,11 @@ class LoadStep:
     temperature_c: float | None = None
     battery: float | None = None  # charge, a fraction
     gpu: float | None = None  # share in use by other programs; None: no GPU
-    law: CpuContention = "shared"
+    contention: CpuContention = "shared"
 
     @property
     def speed(self) -> float:
-        return speed_of(self.cpu, self.clock, self.law)
+        return speed_of(self.cpu, self.clock, self.contention)
 
 
 @dataclass(frozen=True)
@@ -185,6 +201,10 @@ class Load:
         """Return the mean speed of a span."""
         return self._mean("speed", start_s, stop_s)
 
+    def network_speed(self, start_s: float, stop_s: float, sensitivity: Sensitivity) -> float:
+        """Return the mean speed of a network in a span."""
+        return self._mean_of(lambda step: speed_of_network(step, sensitivity), start_s, stop_s)
+
     def sense(self, time_s: float, memory_bytes: int, spent_j: float = 0.0) -> LoadReading:
         """Return the reading at a time, on a device with `memory_bytes` that has consumed `spent_j`.
 
@@ -197,7 +217,7 @@ class Load:
             battery = max(0.0, battery - spent_j / self.capacity_j)
         free_bytes = int(memory_bytes * (1 - now.memory))
         return LoadReading(
-            time_s, cpu, free_bytes, now.clock, now.temperature_c, battery, now.law, now.memory, now.gpu
+            time_s, cpu, free_bytes, now.clock, now.temperature_c, battery, now.contention, now.memory, now.gpu
         )  # fmt: skip
 
     def instants(self, stop_s: float) -> Iterator[float]:
@@ -210,13 +230,16 @@ class Load:
                 yield time_s
 
     def _mean(self, name: str, start_s: float, stop_s: float) -> float:
+        return self._mean_of(lambda step: float(getattr(step, name)), start_s, stop_s)
+
+    def _mean_of(self, value_of: Callable[[LoadStep], float], start_s: float, stop_s: float) -> float:
         first, last = (bisect.bisect_right(self._times_s, edge) for edge in (start_s, stop_s))
         steps = self.steps[max(0, first - 1) : max(1, last)]
         if len(steps) == 1 or stop_s <= start_s:
-            return float(getattr(steps[0], name))
+            return value_of(steps[0])
         edges = [start_s, *(step.time_s for step in steps[1:]), stop_s]
         spans = zip(steps, edges, edges[1:], strict=False)
-        return float(sum(getattr(step, name) * (after - before) for step, before, after in spans) / (stop_s - start_s))
+        return float(sum(value_of(step) * (after - before) for step, before, after in spans) / (stop_s - start_s))
 
 
 # Use of a phone as states of a Markov chain; the figures are assumptions.
@@ -278,7 +301,7 @@ def draw(profile: LoadProfile, duration_s: float, rng: np.random.Generator) -> L
     steps = []
     for time_s, extra in zip(times_s.tolist(), noise, strict=True):
         _, cpu, memory, gpu = means[bisect.bisect_right(starts_s, time_s + EDGE_S) - 1]
-        steps.append(LoadStep(time_s, min(1.0, max(0.0, cpu + extra)), memory, gpu=gpu, law=profile.law))
+        steps.append(LoadStep(time_s, min(1.0, max(0.0, cpu + extra)), memory, gpu=gpu, contention=profile.law))
     capacity_j = profile.battery.capacity_j if profile.battery else None
     return Load(profile.name, tuple(_with_battery(_with_heat(steps, profile), profile)), profile.sense_hz, capacity_j)
 

@@ -45,7 +45,7 @@ def load_of(profile: LoadProfile, duration_s: float, rng: np.random.Generator) -
 def read(profile: LoadProfile, duration_s: float) -> Load:
     """Read the file of a profile for a session of a duration."""
     assert profile.file is not None
-    steps = [replace(step, law=profile.law) for step in read_steps(Path(profile.file))]
+    steps = [replace(step, contention=profile.law) for step in read_steps(Path(profile.file))]
     last_s = steps[-1].time_s - steps[-2].time_s if len(steps) > 1 else duration_s
     length_s = steps[-1].time_s + last_s  # the last row has the duration of the row above
     if profile.repeat and length_s < duration_s:

@@ -129,6 +129,7 @@ class Processor:
         self.peak_memory_bytes = 0
         self._schedules: dict[str, list[tuple[float, float]]] = {}
         self._paused_until_s: dict[str, float] = {}  # by name of a task
+        self._factors: dict[str, float] = {}  # speed of a task without an end relative to the processor's, by name
 
     def enter(self, name: str, reason: str | None = "offer", cost: TaskCost | None = None) -> ProcessorTask:
         """Add a task and redistribute the shares; the memory of a task without an end counts by its `cost`.
@@ -236,6 +237,12 @@ class Processor:
             self._record(task.name, accelerator_share(task.share) * speed)
             self._wake(task, before)
 
+    def set_factor(self, name: str, factor: float) -> None:
+        """Change the speed of a task without an end relative to that of the processor, from now on."""
+        if factor != self._factors.get(name, 1.0):
+            self._factors[name] = factor
+            self._resume(name)
+
     def share_schedule(self, name: str, start_s: float, stop_s: float) -> ShareSchedule:
         """Return the shares of a task in a span of time, times the speed; older shares are dropped."""
         recorded = self._schedules.get(name, [])
@@ -277,7 +284,7 @@ class Processor:
     def _record(self, name: str, share: float) -> None:
         """Append a share to the share schedule of a task; the last one of an instant holds."""
         schedule = self._schedules.setdefault(name, [])
-        share = 0.0 if self.clock.now < self._paused_until_s.get(name, 0.0) else share
+        share = 0.0 if self.clock.now < self._paused_until_s.get(name, 0.0) else share * self._factors.get(name, 1.0)
         if schedule and schedule[-1][0] == self.clock.now:
             schedule.pop()
         schedule.append((self.clock.now, share))

@@ -37,7 +37,7 @@ def searchable(member):
     found = []
     for name, one in parameters_of(member_class(member.family, member.name)).items():
         plain = isinstance(one.default, bool | int | float) or bool(one.names)
-        if name not in catalogue.BOUNDS and (plain or typing.get_origin(one.hint) is typing.Literal):
+        if name not in catalogue.BOUND_PARAMETERS and (plain or typing.get_origin(one.hint) is typing.Literal):
             found.append(name)
     return found
 

@@ -137,7 +137,7 @@ class TestGrants:
             budgets.append((budget.latency_s, budget.accuracy, budget.share, state))
             return len(budgets) - 1, f"choice {len(budgets)}"
 
-        scaling = SimpleNamespace(nested=False, select_variant=select_variant)
+        scaling = SimpleNamespace(nested=False, chooser="own", predictor="law", select_variant=select_variant)
         device = host(ScriptedScheduler([granted((0.75, None))] * 2), "a", scaling=scaling)
         networks = [window(device, 5.0 * k)[0].network for k in range(2)]
         assert networks == list(VARIANTS)
@@ -167,7 +167,12 @@ class TestGrants:
     def test_a_network_that_an_application_lacks_is_refused(self, variant):
         with pytest.raises(RunError, match=rf"\(device=d, time=0 s\) gave a network {variant}: it has networks 0 to 1"):
             window(host(ScriptedScheduler([granted((0.5, variant))]), "a"), 0.0)
-        scaling = SimpleNamespace(nested=False, select_variant=lambda variants, budget, state: (variant, state))
+        scaling = SimpleNamespace(
+            nested=False,
+            chooser="own",
+            predictor="law",
+            select_variant=lambda variants, budget, state: (variant, state),
+        )
         device = host(ScriptedScheduler([granted((0.5, None))]), "a", scaling=scaling)
         with pytest.raises(RunError, match=rf"\(device=d, time=0 s\) chose network {variant} for a, which has"):
             window(device, 0.0)

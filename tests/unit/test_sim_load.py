@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from loop_factory import FixedMember, ScriptedStreaming, begin, begin_real, rows
 from processor_factory import job, make_processor, seconds
 
-from driftlab.platform.core.records import LoadReading, Variant
+from driftlab.platform.core.records import LoadReading, Sensitivity, Variant
 from driftlab.platform.core.registry import Member
 from driftlab.platform.lab.seal import run as run_experiment
 from driftlab.platform.results.tables.read import open_run
@@ -28,7 +28,7 @@ from driftlab.platform.scheduling.base import (
 )
 from driftlab.platform.sim.runner import Runner
 from driftlab.platform.world.apps import AppGoals, Event
-from driftlab.platform.world.load import Load, LoadStep, speed_of
+from driftlab.platform.world.load import Load, LoadStep, speed_of, speed_of_network
 from driftlab.platform.world.processor import task_end_s
 
 VARIANTS = tuple(Variant(f"v{i}", 0.5 + 0.1 * i, 100 * (i + 1), 0.1 * (i + 1), 0.5) for i in range(4))
@@ -104,6 +104,22 @@ def test_the_latency_after_a_step_of_load_is_the_closed_form():
         assert latency_ms == pytest.approx(alone_ms / speed_of(0.5 if time_s > 12.25 else 0.0))
 
 
+def test_a_network_is_slowed_by_the_sensitivity_of_its_operators_too():
+    sensitive = Sensitivity(cpu=0.4, memory=0.5)
+    half = LoadStep(0.0, 0.5, memory=0.5, contention="operators")
+    loop = begin_real(Member("streaming", "local"), Member("adaptation", "frozen"))
+    loop = loaded(loop, Load("half", (half,)))
+    for device in loop.devices.values():
+        device.variants = {app: [replace(one, sensitivity=sensitive) for one in known]
+                           for app, known in device.variants.items()}  # fmt: skip
+    loop.run()
+    idle = begin_real(Member("streaming", "local"), Member("adaptation", "frozen"))
+    idle.run()
+    (slow_ms, *_), (alone_ms, *_) = (one.ledger.rows["frames"][0]["latency_ms"] for one in (loop, idle))
+    assert slow_ms == pytest.approx(alone_ms / speed_of_network(half, sensitive))
+    assert speed_of_network(half, sensitive) == pytest.approx(0.55 / (1.2 * 1.25))
+
+
 def test_inference_during_a_load_step_continues_more_slowly():
     step = Load("step", (LoadStep(0.0, 0.0), LoadStep(0.5 + 1e-4, 1.0)))
     loop = loaded(begin_real(Member("streaming", "local"), Member("adaptation", "frozen")), step)
@@ -132,6 +148,7 @@ class BudgetRecorder:
     asked: list[Budget] = field(default_factory=list)
     uses_true_load: bool = False
     nested = cuts_per_domain = False
+    chooser, predictor = "own", "law"
 
     def select_variant(self, variants, budget, state=None):
         self.asked.append(budget)

@@ -27,6 +27,7 @@ SUBJECTS = (  # of an experiment; a figure that is named nowhere comes before th
     "utility",
     "compute_shares",
     "load",
+    "predictions",
     "allocation_timeline",
     "per_workload",
 )

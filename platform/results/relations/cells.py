@@ -79,12 +79,45 @@ def cost(tables: Tables, *systems: str, of: str, times: float = 1.0, workloads: 
     return _by_seed([times * rows[rows["system"] == one].groupby(["workload", "seed"])[of].mean() for one in systems])
 
 
-def exits_and_light(tables: Tables, *names: str, of: str, times: float = 1.0) -> pd.DataFrame:
-    """List a column of `variants` of one or two networks: an exit, as `exit-1`, or a light network."""
-    exits, light = paths.whole_paths(tables), paths.light_networks(tables)
+def exits_and_light(tables: Tables, *names: str, of: str, times: float = 1.0, **place: str) -> pd.DataFrame:
+    """List a column of `variants` of one or two networks: an exit, as `exit-1`, or a light network.
+
+    `place` names the workload and the fleet.
+    """
+    exits, light = paths.whole_paths(tables, **place), paths.light_networks(tables, **place)
     exits = exits.assign(network=[f"exit-{number}" for number in exits["exit"]])
     sides = [rows[rows["network"] == one] for one in names for rows in (exits if one.startswith("exit-") else light,)]
     return _by_seed([times * side.groupby(["app", "seed"])[of].mean() for side in sides])
+
+
+def latency(tables: Tables, *systems: str, workload: str, fleet: str, times: float = 1.0) -> pd.DataFrame:
+    """List the mean latency of the frames of one or two systems in ms, on a workload and a fleet."""
+    found = paths.deadlines(tables).reset_index()
+    found = found[(found["workload"] == workload) & (found["fleet"] == fleet)]
+    return _by_seed([times * found[found["system"] == one].set_index("seed")["latency_ms"] for one in systems])
+
+
+def latency_saved(tables: Tables, *, fleet: str) -> pd.DataFrame:
+    """List the share of the whole network's latency that adascale saves on a fleet."""
+    both = paths.latency_of_whole(tables)
+    both = both[both.index.get_level_values("fleet") == fleet]
+    return _by_seed([1 - both["ours"] / both["theirs"]])
+
+
+def speed_up(tables: Tables, *, workload: str, fleets: Sequence[str], most: bool, rule: str = "own") -> pd.DataFrame:
+    """List the largest or the smallest factor by which light networks take longer than adascale with a rule.
+
+    The transformer does not count: the paper's figure has none.
+    """
+    found = paths.deadlines(tables).reset_index()
+    found = found[(found["workload"] == workload) & found["fleet"].isin(fleets)]
+    ours = paths.by_setting(tables, "chooser").get(rule)
+    light = [name for name, kind in paths.light_systems(tables).items() if kind != paths.TRANSFORMER]
+    if ours is None or not light or found.empty:
+        return no_rows("needs adascale beside light networks")
+    means = found.groupby(["seed", "system"])["latency_ms"].mean().unstack()
+    factors = means[light].div(means[ours], axis=0)
+    return _by_seed([factors.max(axis=1) if most else factors.min(axis=1)])
 
 
 def _on(rows: pd.DataFrame, workloads: Sequence[str]) -> pd.DataFrame:

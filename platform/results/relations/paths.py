@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results import stats
@@ -42,12 +42,14 @@ def deadlines(tables: Tables) -> pd.DataFrame:
     """List accuracy, share of missed deadlines, latency and energy per frame of each cell.
 
     The deadline is the latency goal alone. `accuracy` scores the prediction of a frame even if it is late, and the
-    last one for a skipped frame. Columns: `accuracy`, `missed`, `latency_ms`, `energy_j`.
+    last one for a skipped frame; `right` counts late frames as wrong. Columns: `accuracy`, `right`, `missed`,
+    `latency_ms`, `energy_j`.
     """
     cells = completed_cells(tables)[["cell", "system", *CELL, "inference_j", "frames"]]
     frames = with_lateness(tables, tables.frame("frames"), next_frame=False)
     frames = frames.assign(missed=frames["late"].astype(float), accuracy=frames["score_frame"])
     means = frames.groupby("cell")[["accuracy", "missed", "latency_ms"]].mean()
+    means["right"] = frames["score_frame"].mask(frames["late"], 0.0).groupby(frames["cell"]).mean()
     found = cells.merge(means, left_on="cell", right_index=True)
     return found.assign(energy_j=found["inference_j"] / found["frames"]).set_index(["system", *CELL]).sort_index()
 
@@ -112,9 +114,12 @@ def best_fixed(found: pd.DataFrame, ours: str, exits: list[str]) -> dict[tuple[s
     return chosen
 
 
-def whole_paths(tables: Tables) -> pd.DataFrame:
-    """List the paths without operators of each network once: one for each `exit`, from the first."""
-    rows = with_columns(tables, "variants")
+def whole_paths(tables: Tables, **place: str) -> pd.DataFrame:
+    """List the paths without operators of each network once: one for each `exit`, from the first.
+
+    `place` may name a workload and a fleet.
+    """
+    rows = _variants_at(tables, place)
     rows = rows[rows["system"].isin(members(tables, "scaling", FIXED, ADAPTIVE))]
     rows = rows[rows["network"].str.fullmatch(WHOLE)]
     exits = rows["network"].str.count(r"\.") + 1
@@ -143,10 +148,22 @@ def fronts(tables: Tables) -> dict[str, dict[str, pd.DataFrame]]:
     return found
 
 
-def light_networks(tables: Tables) -> pd.DataFrame:
-    """List each light network once; `network` is its structure."""
-    kinds = {name: one["network"] for name, one in members(tables, "scaling", LIGHT).items()}
-    rows = with_columns(tables, "variants")
+def _variants_at(tables: Tables, place: Mapping[str, str]) -> pd.DataFrame:
+    rows = with_columns(tables, "variants", "system", *CELL)
+    for name, value in place.items():
+        rows = rows[rows[name] == value]
+    return rows
+
+
+def light_systems(tables: Tables) -> dict[str, str]:
+    """Map the systems with a light network to its structure."""
+    return {name: one["network"] for name, one in members(tables, "scaling", LIGHT).items()}
+
+
+def light_networks(tables: Tables, **place: str) -> pd.DataFrame:
+    """List each light network once; `network` is its structure. `place` may name a workload and a fleet."""
+    kinds = light_systems(tables)
+    rows = _variants_at(tables, place)
     rows = rows[rows["system"].isin(kinds)]
     rows = rows.assign(network=rows["system"].map(kinds))
     return rows.drop_duplicates(["app", "network", "accuracy", "memory_bytes", "macs"]).sort_values(["seed", "network"])
@@ -174,7 +191,7 @@ def latency_of_whole(tables: Tables) -> pd.DataFrame:
     whole = max(exits, key=lambda name: exits[name] or LAST)
     own = rows.loc[ours]["latency_ms"]
     both = pair_rows(own, rows.loc[whole]["latency_ms"].reindex(own.index))
-    return with_note(both, _under_each_load(1 - both["ours"] / both["theirs"]))
+    return with_note(both, under_each_load(1 - both["ours"] / both["theirs"]))
 
 
 def loss_below_whole(tables: Tables) -> pd.DataFrame:
@@ -191,7 +208,7 @@ def loss_below_whole(tables: Tables) -> pd.DataFrame:
     lost = (both["accuracy_whole"] - both["accuracy"]) * both["window_s"]
     by = [both[name] for name in CELL]
     means = lost.groupby(by).sum() / both["window_s"].groupby(by).sum()
-    return value_rows(means, _under_each_load(means))
+    return value_rows(means, under_each_load(means))
 
 
 def accuracy_by_exit(tables: Tables, late: int, early: int) -> pd.DataFrame:
@@ -257,9 +274,9 @@ def cost_of_light(tables: Tables, column: str) -> pd.DataFrame:
     return factors
 
 
-def best_exit_and_light(tables: Tables, networks: Sequence[str]) -> pd.DataFrame:
+def best_exit_and_light(tables: Tables, networks: Sequence[str], **place: str) -> pd.DataFrame:
     """List the accuracy of the best exit, and of the best of some light networks, by seed."""
-    exits, light = whole_paths(tables), light_networks(tables)
+    exits, light = whole_paths(tables, **place), light_networks(tables, **place)
     light = light[light["network"].isin(networks)]
     if exits.empty or light.empty:
         return no_rows(f"needs exits of a network (branches) and {', '.join(networks)} (light)")
@@ -272,7 +289,7 @@ def misses_by_setting(tables: Tables, setting: str, usual: str, other: str) -> p
     systems = by_setting(tables, setting)
     if not {usual, other} <= set(systems):
         return no_rows(f"needs adascale with {setting}: {other} and with {setting}: {usual}")
-    return _compare_loaded(tables, systems[usual], systems[other], "missed")
+    return _compareloaded(tables, systems[usual], systems[other], "missed")
 
 
 def accuracy_of_clairvoyant(tables: Tables) -> pd.DataFrame:
@@ -280,22 +297,22 @@ def accuracy_of_clairvoyant(tables: Tables) -> pd.DataFrame:
     ours, bound = first(tables), first(tables, BOUND)
     if not ours or not bound:
         return no_rows()
-    return _compare_loaded(tables, bound, ours, "accuracy")
+    return _compareloaded(tables, bound, ours, "accuracy")
 
 
-def _compare_loaded(tables: Tables, ours: str, theirs: str, column: str) -> pd.DataFrame:
-    found = _loaded(deadlines(tables), tables)
+def _compareloaded(tables: Tables, ours: str, theirs: str, column: str) -> pd.DataFrame:
+    found = loaded(deadlines(tables), tables)
     both = pair_rows(*(found.loc[name][column] for name in (ours, theirs)))
-    return with_note(both, _under_each_load(both["ours"] - both["theirs"]))
+    return with_note(both, under_each_load(both["ours"] - both["theirs"]))
 
 
-def _under_each_load(values: pd.Series) -> str:
+def under_each_load(values: pd.Series) -> str:
     """Format the mean of each load in percent; an empty text if there is one load."""
     means = values.groupby(level="fleet").mean()
     return ", ".join(f"{fleet} {100 * mean:+.1f} %" for fleet, mean in means.items()) if len(means) > 1 else ""
 
 
-def _loaded(found: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+def loaded(found: pd.DataFrame, tables: Tables) -> pd.DataFrame:
     """Return the rows of devices with a load."""
     return found[~found.index.get_level_values("fleet").isin(idle_fleets(tables))]
 
@@ -304,7 +321,7 @@ def _compared(tables: Tables) -> tuple[pd.DataFrame, str, dict[str, int | None]]
     ours, exits = first(tables), fixed_exits(tables)
     if not ours or not exits:
         raise Untestable(NOT_RUN)
-    found = _loaded(deadlines(tables), tables)
+    found = loaded(deadlines(tables), tables)
     if found.empty:
         raise Untestable("needs applications with deadlines, and a load")
     return found, ours, exits

@@ -54,6 +54,20 @@ LOADS = table_of(
     column("note", TEXT, "battery empty, no memory left, or the file of the load is over", null="nothing to say"),
 )
 
+PREDICTIONS = table_of(
+    "predictions",
+    "One row per application and reading, where the load slows each operator by its sensitivity (law `operators`).",
+    *PLACE,
+    column("time_s", REAL, "when the reading was taken", "s"),
+    column("network", TEXT, "which of its networks ran since the reading before"),
+    column("idle_ms", REAL, "latency without other programs, at its share", "ms"),
+    column("cpu", REAL, "mean share of the CPU in use by other programs since the reading before, 0 to 1"),
+    column("memory", REAL, "share of the memory in use by other programs, 0 to 1"),
+    column("clock", REAL, "clock, relative to the nominal one"),
+    column("predicted_ms", REAL, "latency under this load, by the predictor of the scaling member", "ms"),
+    column("taken_ms", REAL, "latency under this load, as measured", "ms"),
+)
+
 AUDITS = table_of(
     "audits",
     "One row per audited call of an adaptation member: the work that ran, and the passes that the member states.",

@@ -35,6 +35,7 @@ from driftlab.platform.results.tables.detail_tables import (
     ESTIMATES,
     LOADS,
     MOTION,
+    PREDICTIONS,
     STAGES,
     SYSTEMS,
 )
@@ -346,6 +347,7 @@ TABLES: Mapping[str, pa.Schema] = MappingProxyType(
         "stages": STAGES,
         "shares": _SHARES,
         "loads": LOADS,
+        "predictions": PREDICTIONS,
         "variants": _VARIANTS,
         "devices": _DEVICES,
         "systems": SYSTEMS,

@@ -1,0 +1,97 @@
+"""Compare rules that choose among the networks of a run on drawn loads; prints a JSON line per family and rule.
+
+`RUN` is the folder of a run whose table `variants` has the networks, such as one of adascale-loads. Sessions are
+replayed without networks (`scaling/replay.py`). Each line has means over loads and seeds and, beside AdaScale's rule on
+the same networks, the differences with their 95 % intervals over seeds. `+exits` are rules whose frames leave a path
+where the next stage would be late; `@10Hz` rules have ten readings per second in place of two.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from _shared import options_of, report
+
+from driftlab.platform.core.records import Variant
+from driftlab.platform.results import stats
+from driftlab.platform.results.tables.read import Tables, open_run
+from driftlab.platform.scaling import choosers
+from driftlab.platform.scaling.adascale import AdaScale
+from driftlab.platform.scaling.replay import LoadSession, RuleOutcome, best_per_frame, replay
+from driftlab.platform.world import load
+
+LOADS = ({"preset": "user"}, {"preset": "random"}, {"preset": "cold_start"}, {"preset": "user", "noise": 0.1})
+RULES = ("own", "prefer", "fastest", "clairvoyant", "expected")
+ORACLE = "oracle per frame"
+
+
+def families(folder: Path) -> Iterator[tuple[str, list[Variant]]]:
+    """Yield the networks of each family of a run."""
+    tables = Tables(open_run(folder))
+    rows = tables.frame("variants").merge(tables.frame("runs")[["cell", "system", "scaling"]], on="cell")
+    for scaling, own in rows.groupby("scaling"):
+        one = own[own["cell"] == own["cell"].min()].sort_values("variant")
+        if len(one) > 1:
+            yield str(scaling), [
+                Variant(row.network, row.val_accuracy, row.memory_bytes, row.latency_ms / 1e3, row.energy_j,
+                        test_accuracy=row.accuracy)
+                for row in one.itertuples()
+            ]  # fmt: skip
+
+
+def outcome(rule: str, networks: list[Variant], session: LoadSession) -> RuleOutcome:
+    if rule == ORACLE:
+        return best_per_frame(networks, session)
+    name, _, hz = rule.partition("@")
+    name, plus, _ = name.partition("+")
+    if hz:
+        session = replace(session, load=replace(session.load, sense_hz=10.0))
+    chosen = AdaScale(chooser=name)  # type: ignore[arg-type]
+    return replay(
+        partial(choosers.select, chosen), networks, session, leaves=bool(plus), foresees=chosen.uses_true_load
+    )
+
+
+def measure(networks: list[Variant], rule: str, goal_s: float, seeds: int) -> dict[str, np.ndarray]:
+    """Return each measure by seed, as means over the loads."""
+    found = []
+    for seed in range(seeds):
+        rngs = [np.random.default_rng([seed, number]) for number in range(len(LOADS))]
+        drawn = [load.draw(load.from_mapping(one), 62.0, rng) for one, rng in zip(LOADS, rngs, strict=True)]
+        own = [outcome(rule, networks, LoadSession(one, goal_s)) for one in drawn if one is not None]
+        found.append([[one.right, one.late, one.accuracy] for one in own])
+    return dict(zip(("right", "late", "accuracy"), 100 * np.array(found).mean(axis=1).T, strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--goal", type=float, default=0.37, help="deadline in seconds")
+    options = options_of(parser, seeds=2)
+    for family, networks in families(options.run):
+        exits = any("." in one.name for one in networks)
+        leaving = ("prefer+exits", "expected+exits", "prefer+exits@10Hz") if exits else ()
+        rules = [*RULES, "own@10Hz", "expected@10Hz", *leaving, ORACLE]
+        usual = measure(networks, "own", options.goal, options.seeds)
+        for rule in rules:
+            own = measure(networks, rule, options.goal, options.seeds)
+            line = {name: round(float(values.mean()), 2) for name, values in own.items()}
+            gains = {f"{name}_beside_own": _interval(own[name] - usual[name]) for name in own}
+            report({"benchmark": "choosers", "family": family, "rule": rule, **line, **gains})
+
+
+def _interval(values: np.ndarray) -> list[float]:
+    """Return the ends of the 95 % interval of a mean."""
+    found = stats.mean(values.tolist())
+    assert found is not None, "there are no seeds"
+    return [round(float(found.low), 2), round(float(found.high), 2)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Measure how other programs slow the operators of a supernet; prints one JSON line: world/operator_loads.json.
+
+Each operator runs on 64 channels of 16 x 16 places: alone, beside a program that computes, and beside one that copies
+memory. A round measures all of them in random order, so that other disturbances are spread evenly. A time is the
+median over rounds of the processor time of the thread, which leaves out the time when other programs have the core: it
+rises as they take caches and the bandwidth of memory. `cpu` and `memory` are the rise, as a share, beside a program
+that computes or copies all the time. The load is one process for at most `--seconds`. Only an administrator may set a
+clock: all operators take time in proportion to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.synchronize import Event
+
+import numpy as np
+import torch
+from _shared import options_of, report
+from torch import nn
+
+from driftlab.platform.networks.operators import OPERATORS
+from driftlab.platform.networks.paths import BASE
+
+CHANNELS, SIDE = 64, 16
+COPIED = 16_000_000  # values: more than caches hold
+
+
+def compute(stop: Event, until_s: float) -> None:
+    """Compute on few values until stopped."""
+    values = np.ones(256)
+    while not stop.is_set() and time.monotonic() < until_s:
+        for _ in range(1000):
+            values = values * 0.5 + 0.5
+
+
+def copy(stop: Event, until_s: float) -> None:
+    """Copy memory until stopped."""
+    source, target = np.ones(COPIED), np.empty(COPIED)
+    while not stop.is_set() and time.monotonic() < until_s:
+        np.copyto(target, source)
+
+
+@contextmanager
+def loaded(program: Callable[[Event, float], None] | None, seconds: float) -> Iterator[None]:
+    """Run a program beside the block, for at most some seconds."""
+    if program is None:
+        yield
+        return
+    context = multiprocessing.get_context("spawn")
+    stop = context.Event()
+    process = context.Process(target=program, args=(stop, time.monotonic() + seconds), daemon=True)
+    process.start()
+    time.sleep(1.0)  # until it runs
+    try:
+        yield
+    finally:
+        stop.set()
+        process.join()
+
+
+def thread_s(block: nn.Module, x: torch.Tensor, calls: int) -> float:
+    start_s = time.thread_time()
+    for _ in range(calls):
+        block(x)
+    return (time.thread_time() - start_s) / calls
+
+
+def measure(rounds: int, calls: int, seconds: float) -> dict[str, object]:
+    torch.set_num_threads(1)
+    rng, x = np.random.default_rng(0), torch.randn(1, CHANNELS, SIDE, SIDE)
+    makers = {**OPERATORS, BASE: lambda inputs, outputs, stride: nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)}
+    blocks = {name: make(CHANNELS, CHANNELS, 1).eval() for name, make in makers.items()}
+    programs = {"alone": None, "cpu": compute, "memory": copy}
+    times: dict[str, dict[str, list[float]]] = {name: {load: [] for load in programs} for name in blocks}
+    with torch.inference_mode():
+        for _ in range(rounds):
+            for load in rng.permutation(list(programs)).tolist():
+                with loaded(programs[load], seconds):
+                    for name in rng.permutation(list(blocks)).tolist():
+                        times[name][load].append(thread_s(blocks[name], x, calls))
+    medians = {name: {load: statistics.median(took) for load, took in own.items()} for name, own in times.items()}
+    return {
+        "benchmark": "operator_loads",
+        "machine": f"{os.cpu_count()} shared cores, {platform.machine()}",
+        "rounds": rounds,
+        "operators": {
+            name: {load: round(max(0.0, own[load] / own["alone"] - 1), 3) for load in ("cpu", "memory")}
+            for name, own in medians.items()
+        },
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--calls", type=int, default=30)
+    parser.add_argument("--seconds", type=float, default=20.0, help="the longest time of one load")
+    options = options_of(parser, rounds=1, calls=1, seconds=2.0)
+    report(measure(options.rounds, options.calls, options.seconds))
+
+
+if __name__ == "__main__":
+    main()
