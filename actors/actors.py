@@ -75,7 +75,7 @@ class Teacher(NodeHostActor):
 
 @ray.remote
 class Learner(NodeHostActor):
-    """The actor of learners, and of the builders that train a run's networks."""
+    """The actor of learners, and of the builders that train a run's networks if nodes are separate."""
 
 
 @ray.remote
@@ -83,11 +83,16 @@ class Recorder(NodeHostActor):
     """The actor of the node that writes tables."""
 
 
+@ray.remote
+class Cell(NodeHostActor):
+    """The actor of whole cells, and of the builders that train their networks."""
+
+
 ACTORS: Mapping[Kind, Any] = {
     "device": EdgeDevice,
     "application": Application,
     "teacher": Teacher,
     "learner": Learner,
-    "builder": Learner,
     "recorder": Recorder,
+    "cell": Cell,
 }

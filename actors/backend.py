@@ -49,6 +49,11 @@ class RayBackend:
         return max(2, min(2 * self.pool.workers, self._cluster.memory_bytes // CELL_BYTES))
 
     @property
+    def whole_cells(self) -> int:
+        """Return the number of cells that actors compute at the same time, within the free memory; 0: nodes only."""
+        return min(self.pool.whole_cells, self.concurrency)
+
+    @property
     def dashboard_url(self) -> str | None:
         """Return the address of the dashboard; None if it was not requested."""
         return self._cluster.dashboard_url

@@ -18,7 +18,7 @@ from concurrent.futures import wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import psutil
 import ray
@@ -73,6 +73,7 @@ class ClusterConfig:
     workers: int | None = None  # maximum of actors of a kind; None: the number of CPU cores
     devices_per_actor: int | None = None  # maximum of devices per actor; it replaces the limit by `workers`
     gpus_per_actor: float = 0.0  # for each application, teacher and learner
+    placement: Literal["cells", "nodes"] = "nodes"  # of a cell: in one actor, or its nodes in actors of their kinds
     dashboard: bool = False  # takes 2 s and 0.9 GB more; shows actors by name
     run: str = "run"  # name of the run in the dashboard
     store_bytes: int = STORE_BYTES
@@ -321,6 +322,7 @@ def _describe(namespace: str, context: Any, thread: RayThread, local: LocalRay |
 def check_gpus(config: ClusterConfig, gpus: float) -> None:
     """Raise RequestError if the GPUs do not suffice: Ray would wait without a message."""
     share, kinds = config.gpus_per_actor, 3  # applications, teachers and learners
+    kinds = 1 if config.placement == "cells" else kinds
     if share > 1 and share != int(share):
         raise RequestError(f"compute.gpus_per_actor is {share}: above 1 it must be a whole number.")
     if share * kinds > gpus:

@@ -19,6 +19,7 @@ NODE_CLASSES: Mapping[Kind, str] = {  # plain classes, which every backend runs
     "learner": "driftlab.platform.sim.nodes.learner:LearnerNode",
     "builder": "driftlab.platform.sim.nodes.networks:Builder",
     "recorder": "driftlab.platform.results.tables.recorder:Recorder",
+    "cell": "driftlab.platform.sim.nodes.cell:CellNode",
 }
 
 
@@ -64,6 +65,7 @@ class InlineBackend:
 
     name = "inline"
     concurrency = 1
+    whole_cells = 0
 
     def __init__(self) -> None:
         use_one_thread()

@@ -78,6 +78,14 @@ def spread(one_ray):
 
 
 @pytest.fixture
+def whole(spread):
+    """The same Ray, on which two actors compute whole cells."""
+    spread.pool.placement = "cells"
+    yield spread
+    spread.pool.placement = "nodes"
+
+
+@pytest.fixture
 def no_ray(one_ray):
     """A process without Ray."""
     one_ray.end()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 import threading
+from dataclasses import replace
 
 import pytest
 
 from driftlab.actors import cluster
 from driftlab.actors.cluster import PROCESS_BYTES, Cluster, ClusterConfig
-from driftlab.actors.pool import ActorSlot, Pool
+from driftlab.actors.pool import CPUS_PER_ACTOR, WARM, ActorSlot, Pool
 from driftlab.errors import RequestError
 
 BIG = Cluster("ns", cpus=4, gpus=0.0, memory_bytes=1000 * PROCESS_BYTES, dashboard_url=None)
@@ -17,7 +18,7 @@ BIG = Cluster("ns", cpus=4, gpus=0.0, memory_bytes=1000 * PROCESS_BYTES, dashboa
 
 @pytest.fixture(autouse=True)
 def no_actors(monkeypatch):
-    monkeypatch.setattr(Pool, "_create", lambda self, kind, name: ActorSlot(name, kind, None, None))
+    monkeypatch.setattr(Pool, "_create", lambda self, kind, name, asked: ActorSlot(name, kind, None, None, asked))
 
 
 def names(pool, kind, count):
@@ -38,8 +39,8 @@ def test_a_released_actor_is_used_again():
     pool = Pool(ClusterConfig(workers=2), BIG, {})
     first, second = pool.take("device"), pool.take("device")
     pool.take("device")
-    pool.give(first)
-    pool.give(first)
+    pool.give(first, "device")
+    pool.give(first, "device")
     assert pool.take("device") is first
     assert second.nodes == 1
 
@@ -70,6 +71,52 @@ def test_gpus_limit_the_number_of_actors():
     pool = Pool(ClusterConfig(gpus_per_actor=0.25), large, {})
     assert len(set(names(pool, "learner", 20))) == 2  # applications, teachers and learners get a third each
     assert len(set(names(pool, "device", 20))) == 8
+
+
+def test_whole_cells_have_an_actor_per_worker_which_builds_their_networks_too():
+    pool = Pool(ClusterConfig(workers=2, placement="cells"), BIG, {})
+    assert Pool(ClusterConfig(workers=2), BIG, {}).whole_cells == 0
+    assert pool.whole_cells == 2
+    pool.warm()
+    assert names(pool, "builder", 3) == ["Cell-0", "Cell-1", "Cell-0"]
+    assert sorted(names(pool, "cell", 2)) == ["Cell-0", "Cell-1"]  # three idle builders, and one cell in each actor
+    assert names(pool, "recorder", 1) == ["Recorder-0"]
+
+
+def test_gpus_limit_the_number_of_whole_cells():
+    large = Cluster("ns", cpus=8, gpus=2.0, memory_bytes=2**40, dashboard_url=None)
+    assert Pool(ClusterConfig(gpus_per_actor=0.5, placement="cells"), large, {}).whole_cells == 4
+
+
+def cpus(pool, kinds):
+    """Return the CPUs that the actors of these nodes request together."""
+    slots = {slot.name: slot for kind in kinds for slot in [pool.take(kind) for _ in range(99)]}
+    return sum(slot.resources["CPU"] for slot in slots.values())
+
+
+@pytest.mark.parametrize(("placement", "kinds"), [("cells", ["cell"]), ("nodes", WARM)])
+def test_the_actors_of_a_worker_request_one_cpu_and_memory_so_that_a_cluster_grows(placement, kinds):
+    pool = Pool(ClusterConfig(workers=6, placement=placement), BIG, {})  # four CPUs exist
+    assert cpus(pool, (*kinds, "recorder")) == pytest.approx(6)
+    assert pool.take(kinds[0]).resources["memory"] >= PROCESS_BYTES
+    assert "memory" not in pool.take("recorder").resources
+
+
+@pytest.mark.parametrize(("placement", "kinds"), [("cells", ["cell"]), ("nodes", WARM)])
+@pytest.mark.parametrize("workers", [1, 3, 40])
+def test_a_local_ray_has_the_cpus_that_its_actors_request(placement, kinds, workers):
+    """It gets no more computers, so actors that request more would wait without end."""
+    here = replace(BIG, cpus=min(workers, 4), local=object())
+    pool = Pool(ClusterConfig(workers=workers, placement=placement), here, {})
+    assert min(workers, 4) * 0.9 < cpus(pool, kinds) <= min(workers, 4)
+
+
+def test_single_devices_and_replacements_request_little():
+    """Their number has no limit."""
+    pool = Pool(ClusterConfig(workers=2, devices_per_actor=1), BIG, {})
+    assert pool.take("device").resources["CPU"] == CPUS_PER_ACTOR
+    assert pool.take("learner").resources["CPU"] == 0.25
+    assert pool.twin(pool.take("learner")).resources["CPU"] == CPUS_PER_ACTOR
 
 
 @pytest.mark.parametrize(

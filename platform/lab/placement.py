@@ -1,0 +1,39 @@
+"""Choose the processes of a run's cells: whole cells in an actor each, or an actor for each kind of node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from driftlab.platform.lab.cells import points_of
+
+if TYPE_CHECKING:
+    from driftlab.platform.lab.read import Experiment
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the nodes of a cell run under Ray, and why; tables do not depend on it."""
+
+    kind: Literal["cells", "nodes"]
+    reason: str
+
+
+def placement_of(experiment: Experiment, workers: int | None = None, devices_per_actor: int | None = None) -> Placement:
+    """Choose from the request alone, so that a resumed run has the same processes.
+
+    A fleet, and a grid with fewer cells than workers, occupies the workers only if its nodes are separate.
+    """
+    asked = experiment.compute.placement
+    if asked != "auto":
+        return Placement(asked, f"compute.placement is {asked}")
+    if devices_per_actor is not None:
+        return Placement("nodes", "--devices-per-actor limits the devices of an actor")
+    for fleet in experiment.fleets:
+        devices = sum(part.count for part in fleet.devices)
+        if devices > 1:
+            return Placement("nodes", f"fleet '{fleet.name}' has {devices} devices")
+    cells, least = len(points_of(experiment)), workers or 2
+    if cells < least:
+        return Placement("nodes", f"the grid has fewer cells ({cells}) than workers ({least})")
+    return Placement("cells", f"each of the {cells} cells has one device")

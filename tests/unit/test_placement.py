@@ -1,0 +1,67 @@
+"""The request decides whether whole cells or nodes are placed; whole cells have the rows of separate nodes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from documents_factory import TINY
+
+from driftlab.errors import RunError
+from driftlab.platform.lab.cells import cells_of
+from driftlab.platform.lab.placement import placement_of
+from driftlab.platform.lab.read import parse
+from driftlab.platform.sim.nodes.cell import REPORTS, CellNode, report_times
+
+THREE = {"fleets": [{"name": "three", "devices": [{"count": 3}]}]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "kind", "reason"),
+    [
+        ({}, {}, "cells", "each of the 4 cells has one device"),
+        ({}, {"workers": 4}, "cells", "each of the 4 cells"),
+        ({}, {"workers": 5}, "nodes", r"fewer cells \(4\) than workers \(5\)"),
+        ({"systems": ["no_custom"]}, {}, "nodes", r"fewer cells \(1\)"),
+        (THREE, {}, "nodes", "fleet 'three' has 3 devices"),
+        ({}, {"devices_per_actor": 2}, "nodes", "--devices-per-actor"),
+        ({**THREE, "compute": {"placement": "cells"}}, {"workers": 9}, "cells", "compute.placement is cells"),
+        ({"compute": {"placement": "nodes"}}, {}, "nodes", "compute.placement is nodes"),
+    ],
+)
+def test_placement_follows_from_the_request(changes, options, kind, reason):
+    placement = placement_of(parse({**TINY, **changes}), **options)
+    assert placement.kind == kind
+    assert re.search(reason, placement.reason)
+
+
+def test_a_request_without_placement_has_the_spec_of_before():
+    assert "placement" not in parse(TINY).model_dump(mode="json")["compute"]
+    given = parse({**TINY, "compute": {"placement": "cells"}})
+    assert given.model_dump(mode="json")["compute"]["placement"] == "cells"
+
+
+@pytest.mark.parametrize(("window_s", "count"), [(3.0, 3), (100.0, 1), (0.01, REPORTS)])
+def test_a_cell_reports_a_bounded_number_of_times_and_last_at_its_end(window_s, count):
+    cell = cells_of(parse(TINY))[0]
+    times = list(report_times(cell, window_s))
+    assert len(times) == count
+    assert times[-1] == cell.duration_s
+
+
+@pytest.mark.parametrize("fault", [ValueError("no such thing"), SystemExit(3)])
+def test_an_error_of_a_member_is_the_reason_that_separate_nodes_give(monkeypatch, fault):
+    """The class and message only, without the name of a node."""
+
+    def fail(*args):
+        raise fault
+
+    monkeypatch.setattr("driftlab.platform.sim.nodes.cell.Runner", fail)
+    node = CellNode(cells_of(parse(TINY))[0], _Setup())
+    with pytest.raises(RunError, match=rf"^{type(fault).__name__}: {fault}$"):
+        node.advance(1.0)
+
+
+class _Setup:
+    def with_networks(self, jobs):
+        return self
