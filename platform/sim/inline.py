@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from driftlab.platform.core.kept import kept
 from driftlab.platform.core.records import Reply
 from driftlab.platform.core.registry import import_class
 from driftlab.platform.sim import portable
@@ -71,6 +72,7 @@ class InlineBackend:
         use_one_thread()
         portable.settle()
         keep_freed_memory()
+        kept().clear()
 
     def open(self, session: str) -> InlineSession:
         return InlineSession()

@@ -10,9 +10,24 @@ from documents_factory import TINY
 from driftlab.errors import RunError
 from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.placement import placement_of
+from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import parse
+from driftlab.platform.lab.seal import run
+from driftlab.platform.results.tables.diff import differences
+from driftlab.platform.sim.inline import InlineBackend
 from driftlab.platform.sim.nodes.cell import REPORTS, CellNode, report_times
 
+BROKEN = """
+from dataclasses import dataclass
+
+from driftlab.platform.streaming.ams import Ams
+
+
+@dataclass(frozen=True)
+class Broken(Ams):
+    def plan_uplink(self, *args):
+        raise ValueError("no plan")
+"""
 THREE = {"fleets": [{"name": "three", "devices": [{"count": 3}]}]}
 
 
@@ -65,3 +80,35 @@ def test_an_error_of_a_member_is_the_reason_that_separate_nodes_give(monkeypatch
 class _Setup:
     def with_networks(self, jobs):
         return self
+
+
+class WholeCells(InlineBackend):
+    """Computes whole cells on threads of this process, as Ray does in processes."""
+
+    whole_cells, concurrency = 1, 2
+
+
+@pytest.mark.slow
+def test_whole_cells_have_the_tables_of_separate_nodes(tmp_path):
+    """Also a failed one, and the progress adds up to the same work."""
+    (tmp_path / "broken.py").write_text(BROKEN)
+    fails = {"name": "fails", "streaming": {"name": f"{tmp_path / 'broken.py'}:Broken"}, "adaptation": "distill"}
+    document = {
+        **TINY,
+        "systems": [TINY["systems"][2], fails],
+        "workloads": [{**TINY["workloads"][0], "duration_s": 6}],
+    }
+    work = Work(), Work()
+    separate = run(document, out=tmp_path / "separate", progress=work[0])
+    whole = run(document, out=tmp_path / "whole", progress=work[1], open_backend=WholeCells)
+    assert differences(separate.directory, whole.directory) == []
+    assert separate.failed == whole.failed
+    assert [reason for _, reason in whole.failed] == ["ValueError: no plan"]
+    assert work[0].done_s == pytest.approx(work[1].done_s)
+
+
+class Work(Progress):
+    done_s = 0.0
+
+    def advanced(self, work_s):
+        self.done_s += work_s

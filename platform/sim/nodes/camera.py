@@ -11,7 +11,9 @@ import numpy as np
 
 from driftlab.datasets.catalogue import open_stream
 from driftlab.datasets.frames import Frames, Stream, frame_times
+from driftlab.platform.core.kept import kept
 from driftlab.platform.core.records import Captured, Reply, Uploaded
+from driftlab.platform.sim.kept_stream import KeptStream
 from driftlab.platform.sim.setting import StreamSpec
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import pack
@@ -42,13 +44,10 @@ class CameraNode:
         """Drop streams and cached frames: a restored device opens its streams again."""
         return {"_spec": self._spec, "_streams": {}, "_sent": {}}
 
-    def _open(self, scale: int) -> Stream:
-        return stream_of(self._spec, scale)
-
     def _stream(self, scale: int = 1) -> Stream:
         """Return the stream at the student's size or larger."""
         if scale not in self._streams:
-            self._streams[scale] = self._open(scale)
+            self._streams[scale] = KeptStream(stream_of(self._spec, scale), f"{self._spec} at {scale}", kept())
         return self._streams[scale]
 
     def capture(self, start_s: float, stop_s: float) -> Reply:
