@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -77,6 +77,7 @@ class ClusterConfig:
     dashboard: bool = False  # takes 2 s and 0.9 GB more; shows actors by name
     run: str = "run"  # name of the run in the dashboard
     store_bytes: int = STORE_BYTES
+    sources: Mapping[str, bytes] = field(default_factory=dict)  # files of users' members, by path
     go_on: str = (
         "To go on: driftlab run --resume, with the folder of the run."  # appended to the error when Ray is lost
     )

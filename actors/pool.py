@@ -176,8 +176,8 @@ class Pool:
         if kind == "recorder":  # it writes to the run's folder, which is on the driver's computer
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
             options["scheduling_strategy"] = here
-        classes = self._classes_of(kind)
-        actor = self._cluster.run(lambda: ACTORS[kind].options(**options).remote(name, classes))
+        given = (name, self._classes_of(kind), self._config.sources)
+        actor = self._cluster.run(lambda: ACTORS[kind].options(**options).remote(*given))
         return ActorSlot(name, kind, actor, actor.ready.remote(), resources)
 
     def _classes_of(self, kind: Kind) -> dict[Kind, str]:

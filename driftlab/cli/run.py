@@ -170,6 +170,7 @@ class BackendChoice:
             return InlineBackend
         from driftlab.actors.backend import RayBackend
         from driftlab.actors.cluster import ClusterConfig
+        from driftlab.platform.lab.placement import sources_of
 
         config = ClusterConfig(
             address=self.address,
@@ -179,6 +180,7 @@ class BackendChoice:
             run=directory.name,
             gpus_per_actor=spec.compute.gpus_per_actor,
             placement=placement.kind,
+            sources=sources_of(spec),
             go_on=_resume_command(directory),
         )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from driftlab.platform.lab.cells import points_of
+from driftlab.platform.core import plugins
+from driftlab.platform.lab.cells import points_of, systems_of
 
 if TYPE_CHECKING:
     from driftlab.platform.lab.read import Experiment
@@ -37,3 +38,11 @@ def placement_of(experiment: Experiment, workers: int | None = None, devices_per
     if cells < least:
         return Placement("nodes", f"the grid has fewer cells ({cells}) than workers ({least})")
     return Placement("cells", f"each of the {cells} cells has one device")
+
+
+def sources_of(experiment: Experiment) -> dict[str, bytes]:
+    """Read the files of a user's members and networks: the processes may be on computers without them."""
+    members = [member.name for system in systems_of(experiment) for member in system.members]
+    parts = [app.network for workload in experiment.workloads for app in workload.apps]
+    networks = [name for name in (experiment.student.network, experiment.teacher.network, *parts) if name]
+    return plugins.sources_of([*members, *networks])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 from documents_factory import TINY
 
-from driftlab.errors import RunError
+from driftlab.errors import RequestError, RunError
+from driftlab.platform.core.plugins import find_class, install_finder
 from driftlab.platform.lab.cells import cells_of
-from driftlab.platform.lab.placement import placement_of
+from driftlab.platform.lab.placement import placement_of, sources_of
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import parse
 from driftlab.platform.lab.seal import run
@@ -86,6 +88,21 @@ class WholeCells(InlineBackend):
     """Computes whole cells on threads of this process, as Ray does in processes."""
 
     whole_cells, concurrency = 1, 2
+
+
+def test_the_file_of_a_member_is_carried_to_computers_without_it(tmp_path):
+    """The name of its class includes a path of the driver's computer."""
+    file = tmp_path / "carried.py"
+    file.write_text(BROKEN)
+    fails = {"name": "fails", "streaming": {"name": f"{file}:Broken"}, "adaptation": "distill"}
+    sources = sources_of(parse({**TINY, "systems": ["no_custom", fails]}))
+    assert sources == {str(file): BROKEN.encode()}
+    sys.modules.pop(find_class("member", f"{file}:Broken").__module__)
+    file.unlink()
+    with pytest.raises(RequestError, match="there is no file"):
+        find_class("member", f"{file}:Broken")
+    install_finder(sources)
+    assert find_class("member", f"{file}:Broken").__name__ == "Broken"
 
 
 @pytest.mark.slow
