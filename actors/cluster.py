@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import math
 import os
 import re
 import secrets
@@ -72,7 +73,8 @@ class ClusterConfig:
     address: str | None = None  # None: this computer only, unless RAY_ADDRESS names a cluster
     workers: int | None = None  # maximum of actors of a kind; None: the number of CPU cores
     devices_per_actor: int | None = None  # maximum of devices per actor; it replaces the limit by `workers`
-    gpus_per_actor: float = 0.0  # for each application, teacher and learner
+    gpus_per_actor: float = 0.0  # for each application, teacher and learner, or each actor of whole cells
+    on_gpu: bool = False  # whether they get equal shares of the cluster's GPUs if `gpus_per_actor` is 0
     placement: Literal["cells", "nodes"] = "nodes"  # of a cell: in one actor, or its nodes in actors of their kinds
     dashboard: bool = False  # takes 2 s and 0.9 GB more; shows actors by name
     run: str = "run"  # name of the run in the dashboard
@@ -333,6 +335,11 @@ def check_gpus(config: ClusterConfig, gpus: float) -> None:
             f"compute.gpus_per_actor is {share}: an application, a teacher and a learner together need "
             f"{share * kinds:g} GPUs, and there are {gpus:g}. {fix}."
         )
+
+
+def gpu_share(gpus: float, actors: int) -> float:
+    """Return the share of a GPU with which so many actors use all GPUs; at most one each."""
+    return min(1.0, math.floor(gpus / actors * 1000) / 1000)
 
 
 def processors() -> int:

@@ -15,7 +15,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from driftlab.actors.actors import ACTORS
-from driftlab.actors.cluster import PROCESS_BYTES, Cluster, ClusterConfig
+from driftlab.actors.cluster import PROCESS_BYTES, Cluster, ClusterConfig, gpu_share
 from driftlab.errors import RequestError, RunError
 from driftlab.platform.sim.session import Kind
 
@@ -127,11 +127,19 @@ class Pool:
         share = self._gpus(kind)
         if not share:
             return self.workers
-        kinds = 1 if self.placement == "cells" else 3
-        return max(1, min(self.workers, int(self._cluster.gpus / share / kinds)))
+        return max(1, min(self.workers, int(self._cluster.gpus / share / self._kinds_on_gpu)))
+
+    @property
+    def _kinds_on_gpu(self) -> int:
+        return 1 if self.placement == "cells" else 3
 
     def _gpus(self, kind: Kind) -> float:
-        return self._config.gpus_per_actor if kind in ON_GPU else 0.0
+        """Return the GPUs that an actor requests; Ray sets the GPUs that its process sees."""
+        if kind not in ON_GPU:
+            return 0.0
+        if self._config.on_gpu and not self._config.gpus_per_actor:
+            return gpu_share(self._cluster.gpus, self._kinds_on_gpu * self.workers)
+        return self._config.gpus_per_actor
 
     def _cpus(self, kind: Kind, *, shared: bool) -> float:
         """Return the CPUs that an actor requests: all actors of a worker share one CPU.

@@ -179,6 +179,7 @@ class BackendChoice:
             dashboard=self.dashboard,
             run=directory.name,
             gpus_per_actor=spec.compute.gpus_per_actor,
+            on_gpu=spec.compute.torch_device == "cuda",
             placement=placement.kind,
             sources=sources_of(spec),
             go_on=_resume_command(directory),

@@ -91,7 +91,7 @@ def test_gpus_limit_the_number_of_whole_cells():
 def cpus(pool, kinds):
     """Return the CPUs that the actors of these nodes request together."""
     slots = {slot.name: slot for kind in kinds for slot in [pool.take(kind) for _ in range(99)]}
-    return sum(slot.resources["CPU"] for slot in slots.values())
+    return round(sum(slot.resources["CPU"] for slot in slots.values()), 6)
 
 
 @pytest.mark.parametrize(("placement", "kinds"), [("cells", ["cell"]), ("nodes", WARM)])
