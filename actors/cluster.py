@@ -324,16 +324,16 @@ def _describe(namespace: str, context: Any, thread: RayThread, local: LocalRay |
 
 def check_gpus(config: ClusterConfig, gpus: float) -> None:
     """Raise RequestError if the GPUs do not suffice: Ray would wait without a message."""
-    share, kinds = config.gpus_per_actor, 3  # applications, teachers and learners
-    kinds = 1 if config.placement == "cells" else kinds
+    whole = config.placement == "cells"
+    share, kinds = config.gpus_per_actor, 1 if whole else 3
+    users = "a cell needs" if whole else "an application, a teacher and a learner together need"
     if share > 1 and share != int(share):
         raise RequestError(f"compute.gpus_per_actor is {share}: above 1 it must be a whole number.")
     if share * kinds > gpus:
         limit = int(gpus / kinds * 100) / 100
         fix = f"Set it to {limit} or less" if limit else "Leave it at 0 to compute on CPUs"
         raise RequestError(
-            f"compute.gpus_per_actor is {share}: an application, a teacher and a learner together need "
-            f"{share * kinds:g} GPUs, and there are {gpus:g}. {fix}."
+            f"compute.gpus_per_actor is {share}: {users} {share * kinds:g} GPUs, and there are {gpus:g}. {fix}."
         )
 
 

@@ -110,9 +110,10 @@ def on_uvicorn(folder: Path, sessions: int) -> Iterator[tuple[str, Callable[[], 
 
 
 def server_cpu_s() -> float:
-    """Return the processor time of the child processes (those of Ray), or of this one without children."""
+    """Return the processor time of the child processes, and of this one if it is the server: without Ray."""
     below = psutil.Process().children(recursive=True)
-    return sum(sum(one.cpu_times()[:2]) for one in below) if below else time.process_time()
+    own_s = 0.0 if any(one.name() == "raylet" for one in below) else time.process_time()
+    return own_s + sum(sum(one.cpu_times()[:2]) for one in below)
 
 
 @dataclass(frozen=True)

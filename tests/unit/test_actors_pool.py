@@ -132,6 +132,12 @@ def test_missing_gpus_are_refused(share, gpus, message):
         cluster.check_gpus(ClusterConfig(gpus_per_actor=share), gpus)
 
 
+def test_a_whole_cell_needs_one_share():
+    cluster.check_gpus(ClusterConfig(gpus_per_actor=0.5, placement="cells"), 0.5)
+    with pytest.raises(RequestError, match=r"a cell needs 0\.5 GPUs, and there are 0\. Leave it at 0"):
+        cluster.check_gpus(ClusterConfig(gpus_per_actor=0.5, placement="cells"), 0.0)
+
+
 @pytest.mark.parametrize("address", ["here", "host:", ":1", "host:port", "ray://host:10001", "http://host:80", ""])
 def test_an_invalid_address_is_refused(address):
     with pytest.raises(RequestError, match=r"is not an address\. Give HOST:PORT"):
