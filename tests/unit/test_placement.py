@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import sys
 
@@ -16,7 +17,7 @@ from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import parse
 from driftlab.platform.lab.seal import run
 from driftlab.platform.results.tables.diff import differences
-from driftlab.platform.sim.inline import InlineBackend
+from driftlab.platform.sim.inline import InlineBackend, InlineSession
 from driftlab.platform.sim.nodes.cell import REPORTS, CellNode, report_times
 
 BROKEN = """
@@ -85,9 +86,27 @@ class _Setup:
 
 
 class WholeCells(InlineBackend):
-    """Computes whole cells on threads of this process, as Ray does in processes."""
+    """Computes whole cells on threads of this process, as Ray does in processes: everything is pickled."""
 
     whole_cells, concurrency = 1, 2
+
+    def open(self, session):
+        return Travelling()
+
+
+class Travelling(InlineSession):
+    def place(self, node, *args):
+        super().place(node, *travelled(args))
+
+    def call(self, node, verb, *args):
+        return super().call(node, verb, *travelled(args))
+
+    def result(self, job):
+        return travelled(super().result(job))
+
+
+def travelled(thing):
+    return pickle.loads(pickle.dumps(thing))
 
 
 def test_the_file_of_a_member_is_carried_to_computers_without_it(tmp_path):
