@@ -183,7 +183,7 @@ class RaySession:
         step = self._steps[call.node]
         self._steps[call.node] = step + 1
         method = actor.call
-        if call.node.kind == "cell":  # also the title of its process
+        if call.node.kind == "cell":
             method = method.options(name=f"Cell {call.node.name}")
         elif self._backend.watched:  # the dashboard lists tasks by this name: run, cell, device and verb
             method = method.options(name=f"{self._backend.run}/{self._key}/{call.node.name}.{call.verb}")

@@ -69,7 +69,7 @@ def test_killed_actors_of_every_kind_do_not_change_tables(spread, documents, ref
 
 
 def test_whole_cells_have_the_tables_of_one_process_when_killed_and_resumed(whole, documents, references, tmp_path):
-    """The title of a process names the cell that it computes; a run may be resumed with separate nodes."""
+    """A run may be resumed with separate nodes."""
     folder, deadline = tmp_path / "alone-0", time.monotonic() + LIMIT_S
     with faults.kill_repeatedly(WHOLE_KILLS, 0.5, seed=0, labels=("Cell",)) as killed:
         for number in itertools.count():
@@ -81,7 +81,6 @@ def test_whole_cells_have_the_tables_of_one_process_when_killed_and_resumed(whol
                 break
             assert time.monotonic() < deadline, f"{number + 1} rounds, and no more was killed than {killed}"
     cells = [file.stem for file in sorted((folder / "tables/runs").iterdir())]
-    assert any(f"ray::Cell {system}/" in title for title in killed for system in ("ams", "no_custom")), killed
     for file in sorted((folder / "tables/runs").iterdir())[: len(cells) // 2]:
         file.unlink()
     whole.pool.placement = "nodes"
