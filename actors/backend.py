@@ -50,7 +50,7 @@ class RayBackend:
 
     @property
     def whole_cells(self) -> int:
-        """Return the number of cells that actors compute at the same time, within the free memory; 0: nodes only."""
+        """Return the number of cells that actors compute at once, within the free memory; 0: nodes only."""
         return min(self.pool.whole_cells, self.concurrency)
 
     @property

@@ -24,7 +24,7 @@ def actor_processes(labels: Sequence[str] = EVERY_KIND) -> list[psutil.Process]:
 
 
 def kind_in(title: str) -> str:
-    """Return the class of the actor in a process title such as `ray::Learner.call` or `ray::Cell ams/running/one`."""
+    """Return the class of the actor in a title such as `ray::Learner.call` or `ray::Cell ams/running/one`."""
     return re.split(r"[. ]", title.removeprefix("ray::"), maxsplit=1)[0]
 
 

@@ -65,9 +65,10 @@ class Pool:
         return self._limit("cell") if self.placement == "cells" else 0
 
     def warm(self) -> None:
-        """Start the actors of whole cells, or the first one of each kind of node, so that they import in parallel."""
+        """Start the actors of whole cells, or one of each kind of node, so that they import in parallel."""
+        whole: tuple[Kind, ...] = ("cell",) * self.whole_cells
         with self._lock:
-            for kind in WARM if self.placement == "nodes" else ("cell",) * self.whole_cells:
+            for kind in whole or WARM:
                 self._start(kind)
 
     def take(self, kind: Kind) -> ActorSlot:

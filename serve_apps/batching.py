@@ -65,7 +65,7 @@ class ImageBatches:
 
     async def predict(self, session: HostedSession, content: bytes | Images) -> Prediction:
         """Predict an encoded image, or the pixels of several; refuse an image of unknown or excessive size."""
-        pixels = checked_pixels(content) if isinstance(content, bytes) else content[..., 0].size
+        pixels = checked_pixels(content) if isinstance(content, bytes) else int(content[..., 0].size)
         one = pixels if isinstance(content, bytes) else prod(session.app.size)
         return await self._lanes[max(one, prod(session.app.size)) > LARGE_PIXELS].predict(session, content, pixels)
 
@@ -141,7 +141,7 @@ class _Lane:
 
 def _batch_size(waiting: Sequence[_Waiting]) -> int:
     """Return how many of the requests form the next batch."""
-    pixels, counts = (accumulate(getattr(one, name) for one in waiting) for name in ("pixels", "count"))
+    pixels, counts = accumulate(one.pixels for one in waiting), accumulate(one.count for one in waiting)
     fit = (size <= MAX_BATCH_PIXELS and count <= MAX_BATCH for size, count in zip(pixels, counts, strict=True))
     return max(1, sum(fit))
 

@@ -98,7 +98,7 @@ def _fit(
 
 
 def trial_resources(experiment: Mapping[str, Any], gpus: float, workers: int) -> dict[str, float]:
-    """Return the resources of a trial: a CPU and, where it computes on a GPU, the share that the experiment states.
+    """Return the resources of a trial: a CPU, and on a GPU the share that the experiment states.
 
     Without a stated share all GPUs are divided among the trials that run at the same time.
     """

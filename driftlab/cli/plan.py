@@ -20,7 +20,7 @@ MIB, GIB = 2**20, 2**30
 
 
 def print_plan(spec: Experiment, as_json: bool, placement: Placement | None = None) -> None:
-    """Print the cells and their processes, with estimates of time, memory and disk on this computer; render no data."""
+    """Print cells and processes, with estimates of time, memory and disk on this computer; render no data."""
     from driftlab.platform.lab.cells import points_of
     from driftlab.platform.lab.fitting import unfit_notes
     from driftlab.platform.lab.own_networks import applicability_in

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Kept:
-    """Results by the content that they were computed from; beyond the budget the least recently used are dropped."""
+    """Results by their inputs; beyond the budget the least recently used ones are dropped."""
 
     def __init__(self, budget_bytes: int = BUDGET_BYTES) -> None:
         self.budget_bytes = budget_bytes

@@ -1,4 +1,4 @@
-"""Choose the processes of a run's cells: whole cells in an actor each, or an actor for each kind of node."""
+"""Choose the processes of a run: an actor for whole cells, or an actor for each kind of node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computation on a GPU, on torch's `meta` device: it has shapes only, so a value that is read from it is an error."""
+"""Computation on a GPU, on torch's `meta` device: to read a value from it is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The request decides whether whole cells or nodes are placed; whole cells have the rows of separate nodes."""
+"""The request selects the placement, and whole cells have the rows of separate nodes."""
 
 from __future__ import annotations
 

@@ -44,10 +44,13 @@ class CameraNode:
         """Drop streams and cached frames: a restored device opens its streams again."""
         return {"_spec": self._spec, "_streams": {}, "_sent": {}}
 
+    def _open(self, scale: int) -> Stream:
+        return stream_of(self._spec, scale)
+
     def _stream(self, scale: int = 1) -> Stream:
         """Return the stream at the student's size or larger."""
         if scale not in self._streams:
-            self._streams[scale] = KeptStream(stream_of(self._spec, scale), f"{self._spec} at {scale}", kept())
+            self._streams[scale] = KeptStream(self._open(scale), f"{self._spec} at {scale}", kept())
         return self._streams[scale]
 
     def capture(self, start_s: float, stop_s: float) -> Reply:
