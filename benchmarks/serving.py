@@ -128,7 +128,7 @@ class Posted:
 
 
 def measure_requests(sent: Posted, clients: int, requests: int) -> dict[str, float]:
-    """Send requests from several clients at once; return the rate of images, their times and processor time."""
+    """Send requests from several clients at once; return the rate of images, and their times."""
     took_s: list[float] = []
     cpu_s = server_cpu_s()
 

@@ -209,7 +209,7 @@ def _read(losses: list[torch.Tensor]) -> list[float]:
 def backpropagate(
     flat: Flat, output: torch.Tensor, labels: TaskLabels, task: Task = SEGMENTATION
 ) -> torch.Tensor | None:
-    """Write the gradient of the mean loss over usable labels to the flat vector, and return the loss, if any."""
+    """Write the gradient of the mean loss over usable labels to the vector; return the loss, if any."""
     import torch
 
     loss = task.loss(output, labels)
