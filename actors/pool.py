@@ -66,9 +66,9 @@ class Pool:
 
     def warm(self) -> None:
         """Start the actors of whole cells, or one of each kind of node, so that they import in parallel."""
-        whole: tuple[Kind, ...] = ("cell",) * self.whole_cells
+        whole: list[Kind] = ["cell"]
         with self._lock:
-            for kind in whole or WARM:
+            for kind in whole * self.whole_cells or WARM:
                 self._start(kind)
 
     def take(self, kind: Kind) -> ActorSlot:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from driftlab.errors import DriftlabError, RunError
@@ -36,7 +36,7 @@ def report_times(cell: Cell, window_s: float) -> Iterator[float]:
 
 
 class CellNode:
-    """Runs a cell; a generator cannot be pickled, so after a loss the cell is repeated from its beginning."""
+    """Runs a cell; a running simulation cannot be pickled, so a restored one is repeated from its beginning."""
 
     def __init__(self, cell: Cell, setup: WorkloadSetup, *networks: Any) -> None:
         builders = [NodeId("builder", f"builder-{number}") for number in range(len(networks))]
@@ -46,6 +46,10 @@ class CellNode:
         self._runner: Runner | None = None
         self._windows: Iterator[CellProgress] = iter(())
         self._started_s = 0.0
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        """Drop the simulation; the next call runs it from its beginning to the time of that call."""
+        return {**vars(self), "_session": InlineSession(), "_runner": None, "_windows": iter(())}
 
     def advance(self, until_s: float) -> Reply:
         """Run to the end of the window with this virtual time; the last reply has the rows of the cell."""
