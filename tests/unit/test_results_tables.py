@@ -160,7 +160,7 @@ def test_an_interruption_at_any_file_leaves_a_folder_that_opens(tmp_path, monkey
 
         def stop(table, sink, written=written, survive=survive, whole=module.pq.write_table, **options):
             if len(written) == survive:
-                sink.write(b"half")
+                Path(sink).write_bytes(b"half")
                 raise ProcessKilled
             written.append(table)
             whole(table, sink, **options)
