@@ -6,7 +6,6 @@ import itertools
 import math
 import threading
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +31,7 @@ BUILDERS_HOST: Mapping[str, Kind] = {"nodes": "learner", "cells": "cell"}  # by 
 
 @dataclass(eq=False)
 class ActorSlot:
-    """An actor and the number of nodes of each kind that it hosts."""
+    """An actor and the number of nodes that it hosts."""
 
     name: str
     kind: Kind
@@ -40,12 +39,7 @@ class ActorSlot:
     ready: Any  # reference that is available when the actor has started
     resources: Mapping[str, float] = field(default_factory=dict)  # that it requested from Ray
     born: float = field(default_factory=time.monotonic)
-    hosted: Counter[Kind] = field(default_factory=Counter)
-
-    @property
-    def nodes(self) -> int:
-        """Return the number of its nodes."""
-        return self.hosted.total()
+    nodes: int = 0
 
 
 class Pool:
@@ -75,21 +69,21 @@ class Pool:
         """Return the actor of a new node: the least loaded one, or a new one within the limits."""
         with self._lock:
             slots = self._slots.get(self._label(kind), [])
-            best = min(slots, key=lambda slot: self._load(slot, kind), default=None)
+            best = min(slots, key=lambda slot: slot.nodes, default=None)
             slot = best if best is not None and self._suffices(kind, best, len(slots)) else self._start(kind)
-            slot.hosted[kind] += 1
+            slot.nodes += 1
             return slot
 
-    def give(self, slot: ActorSlot, kind: Kind) -> None:
+    def give(self, slot: ActorSlot) -> None:
         """Remove one node from an actor's count."""
         with self._lock:
-            slot.hosted[kind] -= 1
+            slot.nodes -= 1
 
     def twin(self, slot: ActorSlot) -> ActorSlot:
         """Start an actor that no other session uses, with the nodes of a shared one."""
         with self._lock:
             twin = self._start(slot.kind, shared=False)
-            twin.hosted = Counter(slot.hosted)
+            twin.nodes = slot.nodes
             return twin
 
     def retire(self, slot: ActorSlot) -> None:
@@ -112,10 +106,6 @@ class Pool:
                 f"Actor {slot.name} cannot start: the cluster lacks {', '.join(lacking)}. Reduce --workers or "
                 "compute.gpus_per_actor, or wait."
             )
-
-    def _load(self, slot: ActorSlot, kind: Kind) -> tuple[int, int]:
-        """Return the load by which a node's actor is chosen; builders are idle while cells run."""
-        return (slot.hosted[kind] if self.placement == "cells" else 0, slot.nodes)
 
     def _suffices(self, kind: Kind, best: ActorSlot, count: int) -> bool:
         if kind in RACKED and (most := self._config.devices_per_actor) is not None:

@@ -21,7 +21,7 @@ from driftlab.actors.node_host import Failure, StaleCall
 from driftlab.actors.pool import ActorSlot
 from driftlab.errors import RunError
 from driftlab.platform.core.records import Reply
-from driftlab.platform.sim.session import Job, Kind, NodeId
+from driftlab.platform.sim.session import Job, NodeId
 
 if TYPE_CHECKING:
     from driftlab.actors.backend import RayBackend
@@ -105,7 +105,7 @@ class RaySession:
     def place(self, node: NodeId, *args: Any) -> None:
         with self._backend.using(), self._lock:
             slot = self._backend.pool.take(node.kind)
-            self._slots[node] = self._twin(slot, node.kind) if self._separate else slot
+            self._slots[node] = self._twin(slot) if self._separate else slot
             self._issue(self._record(node, PLACE, args), {})
 
     def call(self, node: NodeId, verb: str, *args: Any) -> RayJob:
@@ -156,8 +156,8 @@ class RaySession:
         with self._backend.using(), self._lock:
             for slot in set(self._slots.values()):
                 slot.actor.drop.remote(self._key)
-            for node, slot in self._slots.items():
-                self._backend.pool.give(slot, node.kind)
+            for slot in self._slots.values():
+                self._backend.pool.give(slot)
             for twin in self._twins.values():
                 self._backend.pool.retire(twin)
             self._slots, self._twins, self._steps, self._log = {}, {}, {}, []
@@ -251,14 +251,14 @@ class RaySession:
     def _move_away(self) -> None:
         """Move all nodes to separate actors, so that further losses do not affect other sessions."""
         self._separate = True
-        self._slots = {node: self._twin(slot, node.kind) for node, slot in self._slots.items()}
+        self._slots = {node: self._twin(slot) for node, slot in self._slots.items()}
 
-    def _twin(self, slot: ActorSlot, kind: Kind) -> ActorSlot:
+    def _twin(self, slot: ActorSlot) -> ActorSlot:
         if slot in self._twins.values():
             return slot
         if slot not in self._twins:
             self._twins[slot] = self._backend.pool.twin(slot)
-        self._backend.pool.give(slot, kind)
+        self._backend.pool.give(slot)
         return self._twins[slot]
 
     def _rewind(self) -> None:
