@@ -16,7 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import HTTPConnection
 
 from driftlab.errors import DriftlabError, RequestError, WireError
-from driftlab.platform.field.messages import FORMAT, MAX_REPORT_BYTES
+from driftlab.platform.field.messages import FORMAT, MAX_REPORT_BYTES, check_format
 from driftlab.platform.field.request import SessionRequest
 from driftlab.platform.results.board.page import render
 from driftlab.serve_apps.batching import ImageBatches, Prediction, checked_pixels, raw_images
@@ -141,8 +141,14 @@ async def list_sessions(hub: Owner) -> dict[str, Any]:
     return {name: session.status() | vars(hub.devices[name]) for name, session in list(hub.sessions.items())}
 
 
-async def open_session(hub: Opener, asked: SessionRequest) -> dict[str, str | int]:
-    """Open a session and return its token, which no other reply contains; may train the network first."""
+async def open_session(
+    hub: Opener, asked: SessionRequest, format: Annotated[int, Query()] = FORMAT
+) -> dict[str, str | int]:
+    """Open a session and return its token, which no other reply contains; may train the network first.
+
+    A device of another version of the protocol is refused here, and not at its first upload.
+    """
+    check_format(format)
     name, token = await run_in_threadpool(hub.open, asked)
     return {"id": name, "token": token, "weights": f"/sessions/{name}/weights", "format": FORMAT}
 

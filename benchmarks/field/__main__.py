@@ -4,6 +4,7 @@
 device must go on predicting and end on one of the server's versions, and no acknowledged upload may be lost.
 `python -m benchmarks.field fuzz` draws requests from the server's description and mutates binary bodies. Each request
 must get a reply below 500 or a 503, and memory may not grow; `schema` lets schemathesis draw the requests instead.
+`python -m benchmarks.field hostile` plays devices with a server whose replies are changed; `abuse` is the reverse.
 `python -m benchmarks.field paired` plays settings in the field and in the lab: their figures must agree.
 The exit code is 1 after a violation.
 """
@@ -22,6 +23,7 @@ from pathlib import Path
 from benchmarks.field.abuse import run_abuses
 from benchmarks.field.faults import Disturbed
 from benchmarks.field.fuzz import run_fuzzing
+from benchmarks.field.hostile import MODES, run_hostile_servers
 from benchmarks.field.paired import SYSTEMS, compare_systems
 from benchmarks.field.power import run_power_cuts
 from benchmarks.field.processes import RayServerProcess, ServerProcess
@@ -59,7 +61,7 @@ def faults(options: argparse.Namespace, count: int) -> tuple[dict[str, object], 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("campaign", choices=("faults", "fuzz", "schema", "paired", "power", "abuse"))
+    parser.add_argument("campaign", choices=("faults", "fuzz", "schema", "paired", "power", "abuse", "hostile"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, help="faults, requests or power cuts")
     parser.add_argument("--seconds", type=float, default=90.0, help="length of a disturbed stream, or of an abuse")
@@ -73,6 +75,8 @@ def main() -> int:
         totals, broken = run_power_cuts(options.seed, options.count or 200)
     elif options.campaign == "abuse":
         totals, broken = run_abuses(options.seconds)
+    elif options.campaign == "hostile":
+        totals, broken = run_hostile_servers(options.seed, options.count or len(MODES))
     elif options.campaign == "paired":
         totals, broken = compare_systems(options.seed, options.seconds, options.systems)
     else:

@@ -15,15 +15,17 @@ from typing import Any
 from benchmarks.field.processes import START_S, ServerProcess, spawned
 from benchmarks.field.proxy import Proxy
 from driftlab.platform.field.client import ServerUnavailable
+from driftlab.platform.field.journal import FILE, FLUSH_S, read_entries
 from driftlab.platform.results.tables.read import Run, open_run
 
 KINDS = ("server", "device", "cut", "drop")
 STREAM = ["--workload", "streets/running", "--fps", "4", "--size", "32x48", "--network", "half"]
 PAUSE_S = (2.0, 6.0)  # between two faults
 CUT_S = (3.0, 20.0)
-MIN_PROCESSED_SHARE = 0.8  # of the frames while the device's last process ran
+MIN_PROCESSED_SHARE = 0.8  # of the frames with a row
 LATE_S = 3.0  # before the end of the stream; later results may miss it
-MAX_GAP_S = 5.0  # between two predictions of that process
+MAX_GAP_S = 5.0  # between two predictions, unless the device was killed between them
+MAX_LOST_S = FLUSH_S + 2.0  # of rows, at a kill
 
 
 @dataclass
@@ -35,6 +37,8 @@ class Disturbed:
     dice: random.Random
     seconds: float
     done: list[str] = field(default_factory=list)
+    kills: int = 0  # of the device, which then had a journal
+    lost: list[str] = field(default_factory=list)  # violations at a kill
 
     def run(self, faults: int) -> list[str]:
         """Play a stream through faults; return the violations at its end."""
@@ -64,6 +68,7 @@ class Disturbed:
         elif kind == "device" and (self.folder / "run/field.json").exists() and device.poll() is None:
             device.send_signal(signal.SIGKILL)
             device.wait()
+            self._check_journal(time.time())
             device = self._device("--resume", str(self.folder / "run"))
         elif kind == "cut":
             seconds = self.dice.uniform(*CUT_S)
@@ -73,6 +78,14 @@ class Disturbed:
             proxy.drop()
         self.done.append(description)
         return device
+
+    def _check_journal(self, killed_s: float) -> None:
+        """Record a violation if the rows on disk end too long before the kill."""
+        entries = read_entries(self.folder / "run" / FILE)
+        if not entries or killed_s - entries[-1].clocks.wall_s > MAX_LOST_S:
+            age = "no" if not entries else f"{killed_s - entries[-1].clocks.wall_s:.1f} s old"
+            self.lost.append(f"{age} rows on disk at a kill")
+        self.kills += 1
 
     def _device(self, *words: str) -> Popen[str]:
         system = ["--system", "ams", "--pretrain-steps", "2", "--seconds", f"{self.seconds:g}"]
@@ -92,7 +105,8 @@ class Disturbed:
         ticket = json.loads((self.folder / "run/field.json").read_text(encoding="utf-8"))
         status, rounds = self._settled(ticket["id"])
         run = open_run(self.folder / "run")
-        yield from prediction_faults(run)
+        yield from self.lost
+        yield from prediction_faults(run, self.kills)
         yield from server_faults(status, rounds)
         report = self._last_report()  # without a server at the end, any result may be missing
         late = sum(bool(report["away"]) or one["time_s"] > self.seconds - LATE_S for one in rounds)
@@ -118,15 +132,16 @@ class Disturbed:
         return report
 
 
-def prediction_faults(run: Run) -> Iterator[str]:
-    """Yield a violation if the device stopped predicting."""
+def prediction_faults(run: Run, kills: int = 0) -> Iterator[str]:
+    """Yield a violation if the device stopped predicting, other than at a kill."""
     frames = run.frame("frames")
-    processed = frames[frames["processed"]]
-    share, gap_s = frames["processed"].mean(), processed["time_s"].diff().max()
+    share, gaps_s = frames["processed"].mean(), frames[frames["processed"]]["time_s"].diff()
+    if frames["frame"].duplicated().any():
+        yield "frames have several rows"
     if share < MIN_PROCESSED_SHARE:
         yield f"only {share:.0%} of the frames were processed"
-    if gap_s > MAX_GAP_S:
-        yield f"no prediction for {gap_s:.1f} s"
+    if (gaps_s > MAX_GAP_S).sum() > kills:
+        yield f"no prediction for {gaps_s.max():.1f} s"
 
 
 def used_of(rounds: list[dict[str, Any]]) -> int:

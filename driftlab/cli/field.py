@@ -12,7 +12,7 @@ import typer
 
 from driftlab.cli.apps import Apps, Capacity, MemoryMb, run_apps, settings_of_apps
 from driftlab.cli.output import print_json, print_note, say
-from driftlab.errors import RequestError, as_typed, first_line, shortened
+from driftlab.errors import RequestError, RunError, as_typed, first_line, shortened
 
 if TYPE_CHECKING:
     from driftlab.platform.field.agent import Agent, DeviceReport
@@ -323,12 +323,15 @@ def _run_device(agent: Agent, directory: Path, as_json: bool) -> None:
     from driftlab.platform.field.tables import write_run
 
     agent.begin(directory)
+    if agent.resumed_by:
+        print_note(f"Going on at {agent.now():.1f} s of the stream, by the clock of {agent.resumed_by}.")
     try:
         agent.run(_print_report)
     except BaseException:
         print_note(f"To go on: {as_typed('driftlab', 'device', '--resume', directory)}")
         raise
     write_run(agent, directory)
+    agent.seal()
     if agent.missing:
         print_note(f"note: {agent.missing}")
     last = agent.report()
@@ -338,6 +341,8 @@ def _run_device(agent: Agent, directory: Path, as_json: bool) -> None:
         say(_line(last))
         say(f"run     {directory}")
         say(f"report  {as_typed('driftlab', 'report', directory)}")
+    if agent.traffic.failed:
+        raise RunError(f"The session ended early, and the device went on without it: {agent.traffic.failed}")
 
 
 def _print_report(report: DeviceReport) -> None:

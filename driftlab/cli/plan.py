@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from driftlab.cli.output import count, format_duration, print_columns, print_json, print_table, say
+from driftlab.cli.output import count, format_duration, print_columns, print_json, print_note, print_table, say
 from driftlab.errors import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from driftlab.platform.lab.cells import Point
     from driftlab.platform.lab.placement import Placement
@@ -36,6 +37,26 @@ def print_plan(spec: Experiment, as_json: bool, placement: Placement | None = No
         say()
         print_table((f"method on {network}", "applies", "why not"), [one.row for one in methods])
     say(f"{count(len(points), 'cell')}; nothing was run.")
+
+
+def print_remaining(path: Path, as_json: bool) -> None:
+    """Print the cells that resuming a run would compute; write nothing, not even to the run."""
+    from driftlab.platform.lab import paths
+    from driftlab.platform.lab.plan import plan_of as plan_in
+    from driftlab.platform.lab.read import parse
+    from driftlab.platform.results.tables.read import read_request
+
+    spec = parse(read_request(path), source=str(path / paths.SPEC))
+    plan = plan_in(spec, path)
+    todo = [cell.id for cell in plan.todo]
+    if as_json:
+        print_json({"experiment": spec.name, "kept": sorted(plan.kept), "cells": todo, "again": dict(plan.again)})
+        return
+    for reason, cells in plan.again.items():
+        print_note(f"{count(len(cells), 'cell')} would run again, such as {cells[0]}: {reason}")
+    for cell in todo:
+        say(cell)
+    say(f"{count(len(todo), 'cell')} left, {len(plan.kept)} finished; nothing was run.")
 
 
 def plan_of(spec: Experiment, placement: Placement | None = None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import typer
 
 from driftlab.cli.kinds import complete_names
 from driftlab.cli.output import print_json, print_note, print_ranked, say
-from driftlab.cli.plan import print_plan
+from driftlab.cli.plan import print_plan, print_remaining
 from driftlab.cli.progress import shown
 from driftlab.errors import BackendLost, RequestError, as_typed, shortened
 
@@ -120,7 +120,10 @@ def run(
             raise RequestError(
                 "--resume continues a run with its settings; give it alone, without an experiment or changes."
             )
-        _resume(resume, place, as_json)
+        if dry_run:
+            print_remaining(resume, as_json)
+        else:
+            _resume(resume, place, as_json)
     elif experiment is None:
         raise RequestError("Name an experiment, such as `driftlab run quick`, or a run to continue with --resume DIR.")
     else:

@@ -74,6 +74,7 @@ class _Reader(_Bounded, yaml.SafeLoader):  # type: ignore[misc]
     """Reads YAML as runs write it."""
 
 
+NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 READERS: list[Any] = [_Reader]  # the last one reads everything and describes faults
 if yaml.__with_libyaml__:
 
@@ -93,8 +94,17 @@ if yaml.__with_libyaml__:
 
 @functools.cache
 def _of_persons(reader: Any) -> Any:
-    """Derive a reader that takes 1e-3 as a number, for which YAML 1.1 requires a point and a sign."""
-    derived: Any = type(f"{reader.__name__}OfPersons", (reader,), {})
+    """Derive a reader that takes 1e-3 as a number, and refuses 12:30:00, which YAML 1.1 takes as 45 000."""
+
+    class _OfPersons(reader):  # type: ignore[misc]
+        def construct_scalar(self, node: Any) -> Any:
+            value = super().construct_scalar(node)
+            if node.tag in NUMBERS and ":" in value:
+                line = node.start_mark.line + 1
+                raise RequestError(f"line {line}: '{value}' is not a number; write seconds, or put it in quotes")
+            return value
+
+    derived: Any = _OfPersons
     derived.add_implicit_resolver(
         "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
     )

@@ -5,28 +5,47 @@ from __future__ import annotations
 import contextlib
 import math
 import queue
+import shutil
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from driftlab.errors import DataError, RequestError, WireError, first_line
+from driftlab.errors import DataError, DriftlabError, RequestError, WireError, first_line
 from driftlab.platform.core.documents import read_json, read_text, shape_fault
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.core.records import Applied, Weights
 from driftlab.platform.field.camera import CameraDevice, LiveCamera, is_camera, open_camera
-from driftlab.platform.field.client import BUILD_S, Backoff, Client, ServerUnavailable
+from driftlab.platform.field.client import BUILD_S, MAX_REPLY_BYTES, Backoff, Client, ServerUnavailable
 from driftlab.platform.field.energy import EnergyMeter, sensors_here
-from driftlab.platform.field.messages import REPORT_INTERVAL_S, DeviceStatus, ResultMessage, check_format, load_state
+from driftlab.platform.field.journal import FILE as JOURNAL
+from driftlab.platform.field.journal import FLUSH_S, Clocks, Journal, JournalEntry, read_entries
+from driftlab.platform.field.messages import (
+    FORMAT,
+    REPORT_INTERVAL_S,
+    DeviceStatus,
+    ResultMessage,
+    check_format,
+    load_state,
+)
 from driftlab.platform.field.network_cache import CachedNetwork
-from driftlab.platform.field.opening import Fetched, FieldCell, load_weights, open_on_device
+from driftlab.platform.field.opening import Fetched, FieldCell, load_weights, max_weight_bytes, open_on_device
 from driftlab.platform.field.request import PLAIN, SessionRequest, parse_session_request
-from driftlab.platform.field.sending import LocalLearner, Receiver, Reporter, Sender, Traffic
+from driftlab.platform.field.sending import (
+    LocalLearner,
+    Receiver,
+    Reporter,
+    Sender,
+    ThreadPart,
+    Traffic,
+    Uploader,
+    write_upload,
+)
 from driftlab.platform.field.tables import write_update_rows
 from driftlab.platform.sim.inline import InlineSession
 from driftlab.platform.sim.rows import transfer_row
@@ -36,6 +55,7 @@ STATE = "field.json"  # next to the tables: a device that was killed resumes its
 MAX_SHARES = 1000  # the newest ones, for the experiment of the laboratory
 RECENT_S = 10.0  # interval of the rates and the latency in a report
 MAX_TRIES = 40  # requests for the network of a resumed device: about nine minutes
+DATE_TIMEOUT_S = 5.0  # for the server's clock
 JOIN_TIMEOUT_S = 5.0  # for each network thread to end
 
 
@@ -80,7 +100,7 @@ def join(server: str, token: str, asked: SessionRequest, source: str = "") -> Ti
     client = Client(server.rstrip("/"), token, timeout_s=BUILD_S)
     document = asked.model_dump(mode="json", exclude_none=True)
     try:
-        reply = client.ask_json("POST", "/sessions", document)
+        reply = client.ask_json("POST", f"/sessions?format={FORMAT}", document)
     finally:
         client.close()
     try:
@@ -124,6 +144,7 @@ class Agent:
     outcomes: dict[int, tuple[float, Applied]] = field(default_factory=dict)  # of updates, by number
     reported: tuple[float, int] = (0.0, 0)  # sum and number of the live scores until the newest report
     missing: str = ""  # reason why a table is empty
+    resumed_by: str = ""  # the clock by which a killed device found its position
 
     def __post_init__(self) -> None:
         """Load the network from disk or from the server, and create the simulator's nodes in this process."""
@@ -131,8 +152,10 @@ class Agent:
         path = f"/sessions/{self.ticket.id}"
         asked, self.kept = parse_session_request(self.ticket.asked), CachedNetwork(self.folder)
 
+        max_bytes = max_weight_bytes(asked)
+
         def part(name: str) -> Weights:
-            return load_weights(self.kept.part(name, lambda: self._fetch(client, f"{path}/{name}")))
+            return load_weights(self.kept.part(name, lambda: self._fetch(client, f"{path}/{name}", max_bytes)))
 
         fetched = Fetched(asked.student.network, part("weights"), lambda: part("source_summary"))
         self.cell = open_on_device(asked, InlineSession(), fetched, self.ticket.source)
@@ -146,6 +169,7 @@ class Agent:
             take=self._take,
             begins_s=begins_s,
             number=None if self.ticket.began else 0,
+            max_result_bytes=max(MAX_REPLY_BYTES, max_bytes),
         )
         self.meter = EnergyMeter(sensors_here())
         self.cell.device.on_shares = self._switch_network  # the agent runs the stream itself
@@ -155,12 +179,12 @@ class Agent:
         self.fresh = not self.ticket.began
         self._warm_up()
 
-    def _fetch(self, client: Client, path: str) -> bytes:
+    def _fetch(self, client: Client, path: str, max_bytes: int) -> bytes:
         """Download weights; a resumed device retries until its server is available, up to `MAX_TRIES` times."""
         backoff = Backoff()
         while True:
             try:
-                return client.ask("GET", path)
+                return client.ask("GET", path, max_bytes=max_bytes)
             except ServerUnavailable as error:
                 if not self.ticket.began or backoff.tries >= MAX_TRIES:
                     raise
@@ -190,10 +214,50 @@ class Agent:
         """Start the stream, or join it at the current time; write the ticket to the folder."""
         if not self.ticket.began:
             self.ticket = self.ticket.model_copy(update={"began": time.time()})
-        self._zero = time.monotonic() - max(0.0, time.time() - self.ticket.began)  # the clock may have been set back
         keep_ticket(self.ticket, folder)
         self.kept.begin(folder)
+        self.traffic.outbox.open(folder)
+        self.journal = Journal(folder / JOURNAL)
+        position_s = self._restore(read_entries(self.journal.path))
+        self._zero = time.monotonic() - position_s
         self._replay()
+        self._flush()
+
+    def _restore(self, entries: list[JournalEntry]) -> float:
+        """Take the rows of a killed device, and return the position in the stream."""
+        if not entries:
+            return max(0.0, time.time() - self.ticket.began)
+        runner, app, last = self.cell.runner, self.cell.app, entries[-1]
+        for entry in entries:
+            runner.ledger.take(entry.rows)
+        self.journal.skip(runner.ledger)
+        vars(app.account).update(vars(last.account))
+        app.links.messages.update(last.messages)
+        self.outcomes.update(last.outcomes)
+        self._ask_date()
+        elapsed_s, self.resumed_by = last.clocks.elapsed_s(Clocks.read(0.0, self.traffic.client.server_s))
+        return last.clocks.stream_s + elapsed_s
+
+    def _ask_date(self) -> None:
+        """Read the server's clock, if it replies."""
+        client = replace(self.traffic.client, timeout_s=DATE_TIMEOUT_S)
+        with contextlib.suppress(DriftlabError):  # the threads report why it does not reply
+            client.ask("GET", self.traffic.path)
+        client.close()
+        self.traffic.client.server_ahead_s = client.server_ahead_s
+
+    def _flush(self) -> None:
+        """Store the rows since the last call, and the accounts."""
+        app, client = self.cell.app, self.traffic.client
+        self.cell.device.stream.write_shares()
+        clocks = Clocks.read(self.now(), client.server_s)
+        self.journal.add(clocks, self.cell.runner.ledger, app.account, dict(app.links.messages), self.outcomes)
+
+    def seal(self) -> None:
+        """Remove the journal and the outbox, once the tables are written."""
+        self.journal.path.unlink(missing_ok=True)
+        if self.traffic.outbox.folder is not None:
+            shutil.rmtree(self.traffic.outbox.folder)
 
     def _replay(self) -> None:
         """Apply the stored updates again, up to the one at which the device stopped."""
@@ -204,9 +268,9 @@ class Agent:
                 receipt: Applied = runner.session.result(job).facts
                 if not receipt.accepted:
                     return
-                self.outcomes[result.number] = (applied - self.ticket.began, receipt)
+                self.outcomes.setdefault(result.number, (max(0.0, applied - self.ticket.began), receipt))
                 self.version = receipt.version
-            app.learner.device_state = load_state(runner.streaming.start(app.facts), result.plan)
+            app.learner.device_state = load_state(runner.streaming, app.facts, result.plan)
             self.traffic.after = result.number
 
     def now(self) -> float:
@@ -224,13 +288,15 @@ class Agent:
             self.traffic.camera.zero_s = self._zero
         self.opening = self.traffic.client.counted.both
         self._allocate(self.now())
-        parts: list[Sender | Receiver | Reporter] = [
-            LocalLearner(self.traffic) if self.cell.app.learner.local else Sender(self.traffic),
-            Reporter(self.traffic),
-        ]
-        parts += [] if self.cell.app.learner.local else [Receiver(self.traffic)]
+        traffic, local = self.traffic, self.cell.app.learner.local
+        parts: list[ThreadPart] = (
+            [LocalLearner(traffic)] if local else [Sender(traffic), Uploader(traffic), Receiver(traffic)]
+        )
+        parts += [Reporter(traffic), self.journal]
         self.threads = [
-            threading.Thread(target=part.run, name=f"field-{type(part).__name__.lower()}", daemon=True)
+            threading.Thread(
+                target=traffic.guard, args=(part,), name=f"field-{type(part).__name__.lower()}", daemon=True
+            )
             for part in parts
         ]
         for thread in self.threads:
@@ -240,6 +306,8 @@ class Agent:
         finally:
             self.traffic.stop.set()
             self.apply_results()
+            self._flush()
+            self.journal.close()
             if self.traffic.camera is not None:
                 self.traffic.camera.close()
         self._close()
@@ -274,7 +342,8 @@ class Agent:
         """
         fps, duration_s = self.cell.app.facts.fps, self.cell.app.facts.duration_s
         unrecorded = chosen = 0 if self.fresh else math.ceil(self.now() * fps)  # first frame without a row, next input
-        shares, reported_s = ((0.0, 1.0),), self.now()
+        self._node.begin_at(chosen)
+        shares, reported_s, flushed_s = ((0.0, 1.0),), self.now(), self.now()
         while chosen / fps < duration_s:
             self._wait_for(chosen / fps)
             self._allocate(chosen / fps)
@@ -288,6 +357,9 @@ class Agent:
                 self.shares.append(shares[0][1])
             unrecorded = chosen + 1
             chosen = max(unrecorded, math.ceil((chosen / fps + latency_s) * fps - 1e-9))
+            if self.now() - flushed_s >= FLUSH_S:
+                flushed_s = self.now()
+                self._flush()
             if self.now() - reported_s >= every_s:
                 reported_s = self.now()
                 report = self.report()
@@ -361,7 +433,7 @@ class Agent:
         self._record(result, transfer, receipt, now_s)
         if receipt.accepted:
             self.version = receipt.version
-            app.learner.device_state = load_state(runner.streaming.start(app.facts), result.plan)
+            app.learner.device_state = load_state(runner.streaming, app.facts, result.plan)
             self.kept.add(result, app.facts.fps)
         elif result.kind == "update":
             self.traffic.resync.set()
@@ -388,6 +460,8 @@ class Agent:
         for thread in self.threads:
             thread.join(JOIN_TIMEOUT_S)
         self.apply_results()
+        for upload in self.traffic.outbox.waiting:
+            write_upload(self.traffic, upload, None, "the server did not respond before the session ended")
         self.stream_end = self.traffic.client.counted.both
         if not self.cell.app.learner.local:
             self.missing = write_update_rows(self.traffic, self.outcomes)

@@ -7,7 +7,9 @@ import json
 import random
 import re
 import threading
+import time
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,6 +19,9 @@ from driftlab.platform.core.documents import read_json
 TIMEOUT_S = 40.0  # longer than a long poll of the server
 BUILD_S = 900.0  # for a request that makes the server train a network
 FIRST_WAIT_S, MAX_WAIT_S = 0.5, 15.0
+MAX_REPLY_BYTES = 64 * 2**20  # of a reply, unless the request allows more
+MAX_HEAD_BYTES = 64 * 2**10  # of the headers of a reply
+CHUNK_BYTES, SLOW_S, MIN_BYTES_PER_S = 64 * 2**10, 60.0, 100.0  # a reply that takes longer must not be slower
 TOKEN = re.compile(r"[!-~]+( [!-~]+)*")
 RETRY_STATUSES = (429, 502, 503, 504, 408)
 
@@ -75,6 +80,8 @@ class _CountedLines:
     def readline(self, *limit: int) -> bytes:
         line: bytes = self._file.readline(*limit)
         self._reply.head_bytes += len(line)
+        if self._reply.head_bytes > MAX_HEAD_BYTES:
+            raise WireError(f"the headers of a reply have more than {MAX_HEAD_BYTES} bytes")
         return line
 
     def __getattr__(self, name: str) -> Any:
@@ -111,6 +118,7 @@ class Client:
     token: str
     counted: SocketBytes = field(default_factory=SocketBytes)
     timeout_s: float = TIMEOUT_S
+    server_ahead_s: float | None = None  # date of the server's newest reply less the monotonic clock here
     _connection: Any = None
 
     def __post_init__(self) -> None:
@@ -124,21 +132,33 @@ class Client:
         return Client(self.url, token or self.token, self.counted)
 
     def ask(
-        self, method: str, path: str, body: bytes | None = None, *, kind: str = "application/octet-stream"
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        kind: str = "application/octet-stream",
+        max_bytes: int = MAX_REPLY_BYTES,
     ) -> bytes:
-        """Send a request and return the body of the reply; raise ServerAway if it may be repeated later."""
+        """Send a request and return the body of the reply.
+
+        If the request may be repeated later, this raises ServerUnavailable. A reply of more than `max_bytes`
+        raises WireError before all of it is read.
+        """
         head = {"Authorization": f"Bearer {self.token}"} | ({} if body is None else {"Content-Type": kind})
         used = self._connection is not None
         try:
-            reply, data = self._exchange(method, path, body, head)
+            reply, data = self._exchange(method, path, body, head, max_bytes)
         except ServerUnavailable as error:
             if not used or isinstance(error.__cause__, TimeoutError):
                 raise
-            reply, data = self._exchange(method, path, body, head)  # the server may have closed an idle connection
+            reply, data = self._exchange(
+                method, path, body, head, max_bytes
+            )  # the server may have closed an idle connection
         return self._checked_body(reply, data, path)
 
     def _exchange(
-        self, method: str, path: str, body: bytes | None, head: dict[str, str]
+        self, method: str, path: str, body: bytes | None, head: dict[str, str], max_bytes: int
     ) -> tuple[http.client.HTTPResponse, bytes]:
         """Send a request and read the whole reply; an error closes the connection, so a retry reconnects."""
         connection = self._connection or self._connect()
@@ -146,12 +166,18 @@ class Client:
         try:
             connection.request(method, path, body, head)
             reply = connection.getresponse()
-            data: bytes = reply.read()
+            data = _read(reply, max_bytes)
             self.counted.add(connection.sent_bytes - before, reply.head_bytes + len(data))
         except (OSError, http.client.HTTPException) as error:
             self.counted.add(connection.sent_bytes - before, 0)
             self.close()
             raise ServerUnavailable(f"{self.url} does not respond: {first_line(error)}") from error
+        except WireError as error:
+            self.counted.add(connection.sent_bytes - before, 0)
+            self.close()
+            raise WireError(f"{self.url} is not a driftlab server: {error}") from error
+        if (date_s := _date_of(reply)) is not None:
+            self.server_ahead_s = date_s - time.monotonic()
         if reply.will_close:
             self.close()
         return reply, data
@@ -164,6 +190,11 @@ class Client:
             return read_json(reply.decode())
         except ValueError as error:
             raise WireError(f"{self.url} is not a driftlab server: the reply to {path} is not JSON") from error
+
+    @property
+    def server_s(self) -> float | None:
+        """Return the server's date, to a second; None before its first reply."""
+        return None if self.server_ahead_s is None else self.server_ahead_s + time.monotonic()
 
     def close(self) -> None:
         if self._connection is not None:
@@ -188,6 +219,29 @@ class Client:
         if reply.status == 410:
             raise SessionExpired(text)
         raise RequestError(f"The server refuses {path}: {reply.status} {text}")
+
+
+def _read(reply: http.client.HTTPResponse, max_bytes: int) -> bytes:
+    """Return the body of a reply; raise WireError if it is too large, and OSError if it is too slow."""
+    chunks, size, started_s = [], 0, time.monotonic()
+    while chunk := reply.read1(CHUNK_BYTES):
+        size += len(chunk)
+        chunks.append(chunk)
+        if size > max_bytes:
+            raise WireError(f"a reply has more than {max_bytes} bytes")
+        if (took_s := time.monotonic() - started_s) > SLOW_S and size < MIN_BYTES_PER_S * took_s:
+            raise OSError(f"{size} bytes arrived in {took_s:.0f} s")
+    if reply.length:
+        raise http.client.IncompleteRead(b"", reply.length)
+    return b"".join(chunks)
+
+
+def _date_of(reply: http.client.HTTPResponse) -> float | None:
+    """Return the server's clock at a reply; None without a readable date."""
+    try:
+        return parsedate_to_datetime(reply.getheader("Date") or "").timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None
 
 
 def _is_address(url: str) -> bool:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
+from pydantic import TypeAdapter
 
-from driftlab.errors import WireError
+from driftlab.errors import WireError, first_line, shortened
 from driftlab.platform.core.records import Uploaded
-from driftlab.platform.streaming.base import Sampling
+from driftlab.platform.streaming.base import Sampling, StreamFacts, Streaming
 
 FORMAT = 3  # version of the headers and routes
 REPORT_INTERVAL_S = 5.0  # between two reports of a device
@@ -24,6 +25,7 @@ STAMPS = ("capture", "receipt")
 # stamp, network that runs + 1 (0: the initial one), length of the codec's name
 SAMPLES = struct.Struct("<BIfIHHBBBB")
 RESULT = struct.Struct("<BIBIBI")  # version, number, kind, captured frame, bytes of the plan, bytes of the payload
+MAX_PLAN_BYTES = 64 * 2**10
 MAX_REPORTED, MAX_REPORT_BYTES = 1e9, 200  # of a value in a report, and of a report
 PLAN_DIGITS = 5  # significant digits of a rate or an interval
 
@@ -170,14 +172,23 @@ def _rounded(plain: Any) -> Any:
     return [_rounded(value) for value in plain] if isinstance(plain, list | tuple) else plain
 
 
-def load_state(start: Any, data: bytes) -> Any:
-    """Return a state of the type of `start`, the initial state of the same member."""
+def load_state(member: Streaming, facts: StreamFacts, data: bytes) -> Any:
+    """Return the state of a streaming member; raise WireError if its type or range is invalid."""
+    start = member.start(facts)
     try:
-        plain = json.loads(data)
-        if not dataclasses.is_dataclass(start):
-            return plain
-        fields = [tuple(value) if isinstance(value, list) else value for value in plain]
-        kind: Any = type(start)
-        return kind(*fields)
-    except (ValueError, TypeError) as error:
-        raise WireError(f"invalid plan of {len(data)} bytes: {error}") from error
+        if len(data) > MAX_PLAN_BYTES:
+            raise ValueError(f"at most {MAX_PLAN_BYTES} are allowed")
+        plain = json.loads(data, parse_constant=_refuse_constant)
+        if dataclasses.is_dataclass(start) and not isinstance(start, type):
+            names = [one.name for one in dataclasses.fields(start)]
+            plain = dict(zip(names, plain, strict=True))
+        state = TypeAdapter(type(start)).validate_json(json.dumps(plain), strict=True)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise WireError(f"invalid plan of {len(data)} bytes: {first_line(error)}") from error
+    if not member.allows(state):
+        raise WireError(f"a plan is outside the limits of the streaming member: {shortened(data.decode())}")
+    return state
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")

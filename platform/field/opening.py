@@ -20,6 +20,9 @@ from driftlab.platform.sim.runner import Runner
 from driftlab.platform.sim.session import NodeId, Session
 from driftlab.platform.sim.setting import setup_key
 
+FAMILY_SIZE, FAMILY_CLASSES = 32, 100  # more networks and classes than a family has
+FAMILY_NAME_BYTES = 4 * 2**20  # of the names of its weights
+
 
 @dataclass(frozen=True)
 class FieldCell:
@@ -101,6 +104,16 @@ def _initial_weights(recipe: FamilyRecipe) -> Weights:
     return build_family(recipe, pretrain(replace(recipe.network, steps=0)))
 
 
+def max_weight_bytes(asked: SessionRequest) -> int:
+    """Return a size that the weights of a session never exceed."""
+    from driftlab.platform.networks.architectures import build
+
+    size = asked.workload.height, asked.workload.width
+    state = build(asked.student.network, FAMILY_CLASSES, seed=0, size=size).state_dict()
+    size_bytes: int = sum(tensor.nbytes for tensor in state.values())
+    return FAMILY_SIZE * size_bytes + FAMILY_NAME_BYTES
+
+
 def dump_weights(weights: Weights) -> bytes:
     """Return weights as safetensors."""
     import numpy as np
@@ -111,6 +124,7 @@ def dump_weights(weights: Weights) -> bytes:
 
 def load_weights(data: bytes) -> Weights:
     """Return the weights in safetensors bytes; raise WireError for any other bytes."""
+    import numpy as np
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -118,4 +132,6 @@ def load_weights(data: bytes) -> Weights:
         weights: Weights = load(data)
     except SafetensorError as error:
         raise WireError(f"{len(data)} bytes are not weights in safetensors format: {first_line(error)}") from error
+    if faulty := [name for name, array in weights.items() if not np.isfinite(array).all()]:
+        raise WireError(f"the weights of {faulty[0]} are not finite")
     return weights

@@ -1,4 +1,4 @@
-"""The threads of a device that sample: one uploads or trains, one receives results."""
+"""The threads of a device that sample, upload or train, and receive results."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Protocol
 
-from driftlab.errors import DriftlabError
+from pydantic import NonNegativeInt, TypeAdapter
+
+from driftlab.errors import DriftlabError, RunError, WireError, first_line, shortened
 from driftlab.platform.core.documents import read_json
 from driftlab.platform.core.records import StreamStatistics, Uploaded
 from driftlab.platform.field.camera import CameraDevice, LiveCamera
-from driftlab.platform.field.client import Backoff, Client, ServerUnavailable, SessionExpired
-from driftlab.platform.field.messages import DeviceStatus, ResultMessage, SampleMessage, decode_results
+from driftlab.platform.field.client import MAX_REPLY_BYTES, Backoff, Client, ServerUnavailable, SessionExpired
+from driftlab.platform.field.messages import DeviceStatus, ResultMessage, SampleMessage, decode_results, load_state
 from driftlab.platform.field.opening import FieldCell
+from driftlab.platform.field.outbox import Outbox, WaitingUpload
 from driftlab.platform.field.rounds import drive
 from driftlab.platform.field.websocket import Line
 from driftlab.platform.sim.inline import InlineJob, InlineSession
@@ -31,6 +35,7 @@ log = logging.getLogger(__name__)
 CAMERA = NodeId("device", "sampling")  # the stream as the sending thread reads it
 MAX_LAG_S = 1.0  # of a plan; a later one starts at the current time
 POLL_HOLD_S = 20.0  # for which the server holds a request for results
+MAX_DIGITS = 9  # of the number of a result
 RECEIVE_TIMEOUT_S = 1.0  # between checks whether the stream has ended
 
 
@@ -48,6 +53,7 @@ class Traffic:
     inbox: queue.SimpleQueue[Callable[[], None]] = field(default_factory=queue.SimpleQueue)  # for the inference thread
     take: Callable[[ResultMessage, Transfer], None] = lambda result, transfer: None  # called by the inference thread
     reports: queue.SimpleQueue[DeviceStatus] = field(default_factory=queue.SimpleQueue)  # for the server's live page
+    outbox: Outbox = field(default_factory=Outbox)
     resync: threading.Event = field(default_factory=threading.Event)
     begins_s: float | None = 0.0  # time of the first plan; None: now, for a resumed device
     line: Line = field(init=False)
@@ -55,6 +61,7 @@ class Traffic:
     after: int = 0  # number of the newest result
     away: str = ""  # reason why the server does not respond
     failed: str = ""  # reason why the session has ended early
+    max_result_bytes: int = MAX_REPLY_BYTES  # of all weights and their header
 
     def __post_init__(self) -> None:
         self.line = Line(self.client, self.path)
@@ -80,13 +87,30 @@ class Traffic:
         self.stop.wait(max(0.0, time_s - self.now()))
 
     def fail(self, error: DriftlabError) -> None:
-        """Record the error that ends a network thread; inference continues."""
-        self.failed = str(error)
+        """Record the error that ends a thread; inference continues."""
+        self.failed = self.failed or str(error)
         log.warning("the session has ended early, inference continues: %s", error)
+
+    def guard(self, part: ThreadPart) -> None:
+        """Run a part of the device; whatever ends it is recorded, so that no thread dies unseen."""
+        try:
+            part.run()
+        except DriftlabError as error:
+            self.fail(error)
+        except Exception as error:
+            log.debug("the thread %s failed", type(part).__name__, exc_info=True)
+            self.fail(RunError(f"{type(part).__name__} failed with {type(error).__name__}: {first_line(error)}"))
+
+
+class ThreadPart(Protocol):
+    """The work of one thread of a device."""
+
+    def run(self) -> None:
+        """Run until the stream ends."""
 
 
 class Sender:
-    """Takes and uploads samples according to the streaming member's plans."""
+    """Takes and queues samples according to the streaming member's plans."""
 
     def __init__(self, traffic: Traffic) -> None:
         self.traffic, self.client = traffic, traffic.client.another()
@@ -103,27 +127,14 @@ class Sender:
             session.nodes[CAMERA] = CameraDevice(self.app.spec.stream, camera)
 
     def run(self) -> None:
-        """Sample and send until the stream ends."""
-        try:
-            self._find_number()
-            due_s = self.traffic.now() if self.traffic.begins_s is None else self.traffic.begins_s
-            while not self.traffic.stop.is_set() and (sampling := self._plan(due_s)) is not None:
-                self.traffic.wait_until(sampling.send_s)
-                if sampling.times_s and not self.traffic.stop.is_set():
-                    self._send(sampling)
-                due_s = sampling.send_s if sampling.next_s is None else sampling.next_s
-                self.traffic.wait_until(due_s)
-        except DriftlabError as error:
-            self.traffic.fail(error)
-        finally:
-            self.client.close()
-
-    def _find_number(self) -> None:
-        """Request the number of the newest upload, for a resumed device; wait until the server replies."""
-        traffic = self.traffic
-        if traffic.number is None:
-            done = traffic.persist(lambda: self.client.ask("GET", traffic.path))
-            traffic.number = 0 if done is None else int(read_json(done[0].decode())["uploads"])
+        """Sample and queue until the stream ends."""
+        due_s = self.traffic.now() if self.traffic.begins_s is None else self.traffic.begins_s
+        while not self.traffic.stop.is_set() and (sampling := self._plan(due_s)) is not None:
+            self.traffic.wait_until(sampling.send_s)
+            if sampling.times_s and not self.traffic.stop.is_set():
+                self._send(sampling)
+            due_s = sampling.send_s if sampling.next_s is None else sampling.next_s
+            self.traffic.wait_until(due_s)
 
     def _plan(self, due_s: float) -> Sampling | None:
         """Return the plan from the end of the last one, or from now if that is too long ago; None at the end."""
@@ -151,44 +162,86 @@ class Sender:
         return Seen(*seen, self.app.learner.remembered)
 
     def _send(self, sampling: Sampling) -> None:
+        """Queue samples; if the server is away for too long, the oldest waiting ones are dropped."""
         session, traffic = self.runner.session, self.traffic
         packing = session.call(CAMERA, "upload", sampling)
         sent: Uploaded = session.result(packing).facts
         payload: bytes = packing.reply.payload  # type: ignore[attr-defined]
+        upload = WaitingUpload(sampling, sent, payload, self.app.choice.runs, traffic.now())
+        for dropped in traffic.outbox.put(upload):
+            traffic.inbox.put(partial(write_upload, traffic, dropped, None, "dropped: too many uploads are waiting"))
+
+
+class Uploader:
+    """Sends the waiting uploads in order."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self.traffic, self.client = traffic, traffic.client.another()
+
+    def run(self) -> None:
+        """Send until the stream ends; uploads that the server does not have then get a row without an arrival."""
+        traffic = self.traffic
+        try:
+            self._find_number()
+            while not traffic.stop.is_set():
+                if (upload := traffic.outbox.first(RECEIVE_TIMEOUT_S)) is not None:
+                    self._send(upload)
+        finally:
+            self.client.close()
+
+    def _find_number(self) -> None:
+        """Request the number of the newest upload, for a resumed device; wait until the server replies."""
+        traffic = self.traffic
+        if traffic.number is None:
+            done = traffic.persist(lambda: self.client.ask("GET", traffic.path))
+            traffic.number = 0 if done is None else _count_of(done[0])
+
+    def _send(self, upload: WaitingUpload) -> None:
+        traffic, fps = self.traffic, self.traffic.cell.app.facts.fps
         assert traffic.number is not None
-        traffic.number += 1
-        queued_s = traffic.now()
-        message = SampleMessage(traffic.number, queued_s, sampling, payload, self.app.choice.runs)
+        if upload.number is None:
+            upload = traffic.outbox.begin(upload, traffic.number + 1)
+        number = upload.number
+        assert number is not None
+        message = SampleMessage(number, upload.queued_s, upload.sampling, upload.payload, upload.runs)
 
         def post() -> bytes:
             fresh = replace(message, sent_s=traffic.now())  # a retry must carry the current time: the server's clock
-            body = fresh.encode(self.app.facts.fps)
+            body = fresh.encode(fps)
             return traffic.line.post(body) or self.client.ask("POST", f"{traffic.path}/uploads", body)
 
-        done = traffic.persist(post)
-        framed = len(message.encode(self.app.facts.fps))
-        traffic.inbox.put(lambda: self._write(sampling, sent, framed, queued_s, done))
+        if number <= traffic.number:  # acknowledged before the device was killed
+            done: tuple[bytes, int] | None = b"", 0
+        elif (done := traffic.persist(post)) is None:
+            return
+        traffic.number = max(number, traffic.number)
+        traffic.outbox.done(upload)
+        traffic.inbox.put(partial(write_upload, traffic, upload, done, ""))
 
-    def _write(
-        self, sampling: Sampling, sent: Uploaded, framed: int, queued_s: float, done: tuple[bytes, int] | None
-    ) -> None:
-        """Write the row of an upload; without an acknowledgement its arrival is NaN."""
-        now_s = self.traffic.now() if done else float("nan")
-        transfer = Transfer(queued_s, queued_s, now_s, now_s, sent.bytes, framed, done[1] if done else 0)
-        message = self.app.message("up", "samples")
-        self.app.links.messages["up"] += 1
-        message.sequence, message.transfer = self.app.links.messages["up"], transfer
-        message.refused = "" if done else "the server did not respond before the session ended"
-        self.app.account.sent("up", replace(transfer, wire_bytes=sent.bytes))
-        columns = sample_columns(sent, sampling)
-        self.runner.ledger.row("transfers", **transfer_row(message), **columns)
+
+def write_upload(traffic: Traffic, upload: WaitingUpload, done: tuple[bytes, int] | None, refused: str) -> None:
+    """Write the row of an upload; without an acknowledgement its arrival is NaN."""
+    app, sent, queued_s = traffic.cell.app, upload.sent, upload.queued_s
+    now_s = traffic.now() if done else float("nan")
+    framed = len(SampleMessage(0, queued_s, upload.sampling, upload.payload, upload.runs).encode(app.facts.fps))
+    transfer = Transfer(queued_s, queued_s, now_s, now_s, sent.bytes, framed, done[1] if done else 0)
+    message = app.message("up", "samples")
+    app.links.messages["up"] += 1
+    message.sequence, message.transfer, message.refused = app.links.messages["up"], transfer, refused
+    app.account.sent("up", replace(transfer, wire_bytes=sent.bytes))
+    traffic.cell.runner.ledger.row("transfers", **transfer_row(message), **sample_columns(sent, upload.sampling))
+
+
+def _count_of(reply: bytes) -> int:
+    """Return the number of uploads in the status of a session."""
+    try:
+        return TypeAdapter(NonNegativeInt).validate_python(read_json(reply.decode())["uploads"], strict=True)
+    except (ValueError, TypeError, KeyError) as error:
+        raise WireError(f"the status of the session has no number of uploads: {first_line(error)}") from error
 
 
 class LocalLearner(Sender):
     """Takes samples according to the streaming member's plans, and trains on this device."""
-
-    def _find_number(self) -> None:
-        """Do nothing: there are no uploads to number."""
 
     def _send(self, sampling: Sampling) -> None:
         """Train on new samples; the inference thread applies the update between two frames."""
@@ -245,6 +298,13 @@ class Reporter:
             self.client.close()
 
 
+def _number_of(reply: bytes) -> int:
+    """Return the number of a result."""
+    if not (reply.isdigit() and len(reply) <= MAX_DIGITS):
+        raise WireError(f"'{shortened(reply.decode('utf-8', 'replace'))}' is not the number of a result")
+    return int(reply)
+
+
 class Receiver:
     """Receives the results after the newest one that the device has."""
 
@@ -258,8 +318,6 @@ class Receiver:
                 if traffic.resync.is_set():
                     self._resync()
                 self.receive()
-        except DriftlabError as error:
-            traffic.fail(error)
         finally:
             traffic.line.close()
             self.client.close()
@@ -284,7 +342,7 @@ class Receiver:
         hold_s = min(max_s, max(0.0, traffic.cell.app.facts.duration_s - asked_s))
         path = f"{traffic.path}/updates?after={traffic.after}&hold_s={hold_s:.3f}"
         try:
-            done = traffic.persist(lambda: self.client.ask("GET", path))
+            done = traffic.persist(lambda: self.client.ask("GET", path, max_bytes=traffic.max_result_bytes))
         except SessionExpired:  # the server has dropped messages that this device lacks
             traffic.resync.set()
             return
@@ -293,10 +351,12 @@ class Receiver:
 
     def _take(self, body: bytes, asked_s: float) -> None:
         """Queue results for the inference thread."""
-        traffic, now_s, fps = self.traffic, self.traffic.now(), self.traffic.cell.app.facts.fps
+        traffic, now_s, facts = self.traffic, self.traffic.now(), self.traffic.cell.app.facts
+        fps = facts.fps
         for result in decode_results(body, fps):
             if result.number <= traffic.after:
                 continue
+            load_state(traffic.cell.runner.streaming, facts, result.plan)  # an invalid one ends the session here
             traffic.after = result.number
             size = len(result.payload) or len(result.plan)
             transfer = Transfer(asked_s, now_s, now_s, now_s, size, len(result.encode(fps)), 0)
@@ -307,7 +367,7 @@ class Receiver:
         traffic = self.traffic
         done = traffic.persist(lambda: self.client.ask("POST", f"{traffic.path}/resync", b""))
         if done is not None:
-            traffic.after = max(traffic.after, int(done[0]))
+            traffic.after = max(traffic.after, _number_of(done[0]))
             traffic.resync.clear()
             traffic.inbox.put(self._write_resync_row)
 

@@ -15,12 +15,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from driftlab.errors import WireError
-from driftlab.platform.field.client import Client, SocketBytes
+from driftlab.platform.field.client import MAX_REPLY_BYTES, Client, SocketBytes
 
 OPEN_TIMEOUT_S, CLOSE_TIMEOUT_S = 10.0, 1.0
 ACK_TIMEOUT_S = 15.0  # then the upload is sent over HTTP
 PING_S = 20.0  # interval of pings, and time limit of a reply
 MAX_BYTES = 8 * 2**20  # of an upload; larger ones are sent over HTTP
+MAX_RESULT_BYTES = MAX_REPLY_BYTES + 1  # of a message of the server: larger results come over HTTP
 ACK, RESULTS, REFUSED, GONE = b"A", b"R", b"E", b"G"  # first byte of the server's messages
 
 
@@ -78,7 +79,7 @@ class Line:
                 ping_interval=PING_S,
                 ping_timeout=PING_S,
                 close_timeout=CLOSE_TIMEOUT_S,
-                max_size=None,
+                max_size=MAX_RESULT_BYTES,
             )
             self._leaving = contextlib.ExitStack()
             self._open = self._leaving.enter_context(connection)

@@ -20,6 +20,7 @@ from driftlab.platform.sim import rounds
 from driftlab.platform.sim.setting import Cell
 
 DIFFERENCES_SHOWN = 5
+REPLACED = "replaced"  # in a run folder: the last files of cells that ran again
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,17 @@ def plan_of(experiment: Experiment, directory: Path) -> Plan:
     if edited:
         _refuse_edited(directory, list(edited))
     return Plan(tuple(cell for cell in cells if cell.id not in kept), frozenset(kept), again, origins)
+
+
+def keep_replaced(directory: Path, cells: Sequence[str]) -> None:
+    """Move the files of cells that run again to the folder `replaced`."""
+    for cell in cells:
+        for table in TABLES:
+            file = table_file(directory / "tables", table, cell)
+            if file.exists():
+                target = directory / REPLACED / table / file.name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                file.replace(target)
 
 
 def origins_of(experiment: Experiment, cells: Sequence[Cell]) -> dict[str, Origin]:

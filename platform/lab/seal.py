@@ -19,7 +19,7 @@ from driftlab.platform.core.spec import Spec
 from driftlab.platform.lab import paths
 from driftlab.platform.lab.cells import agreement_of, check_files, resolved
 from driftlab.platform.lab.grid import Outcome, run_grid
-from driftlab.platform.lab.plan import plan_of
+from driftlab.platform.lab.plan import keep_replaced, plan_of
 from driftlab.platform.lab.progress import Log, Progress, now
 from driftlab.platform.lab.read import Experiment, load, parse
 from driftlab.platform.results.tables.read import read_info, read_request
@@ -90,6 +90,7 @@ def execute(spec: Experiment, directory: Path, open_backend: Callable[[], Backen
         if plan.todo:
             check_files(spec)
         remove_drafts(directory)
+        keep_replaced(directory, [cell for cells in plan.again.values() for cell in cells])
         paths.keep_info(directory, lambda: {**provenance(), **agreement_of(spec)})
         if plan.todo:
             paths.clear_other_code(directory, code_digest())

@@ -29,6 +29,7 @@ from driftlab.platform.streaming.base import (
     Streaming,
     Wire,
     choose_times,
+    within,
 )
 from driftlab.platform.streaming.rates import (
     MAX_STRETCH,
@@ -120,6 +121,11 @@ class Ams(Streaming):
     def start(self, session: StreamFacts) -> Rates:
         """Start at the highest rate, unless `initial_fps` is set, and the shortest interval."""
         return Rates(self.max_fps if self.initial_fps is None else self.initial_fps, self.interval_s)
+
+    def allows(self, state: Rates) -> bool:
+        """Return whether rate and interval are within the limits of the controllers."""
+        longest_s = math.inf if self.max_interval is None else self.interval_s * self.max_interval
+        return within(state.fps, self.min_fps, self.max_fps) and within(state.interval_s, self.interval_s, longest_s)
 
     def plan_uplink(self, state: Rates, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
         """Buffer T_update seconds of samples at the rate r, then send them (Algorithm 1, lines 5 and 18)."""

@@ -107,6 +107,7 @@ def check_plan(plan: DownlinkPlan, now_s: float, planner: str) -> None:
 
 
 ROUNDING_S = 1e-9  # of the times of frames
+ROUNDING = 1e-4  # of the numbers of a state that came over a link
 PLAN_BYTES = 16  # size of a new plan without an update
 RESYNC_BYTES = 16  # size of a device's request for all weights
 
@@ -145,6 +146,10 @@ class Streaming(ABC):
     def start(self, session: StreamFacts) -> Any:
         """Return the member's state before the first frame."""
 
+    def allows(self, state: Any) -> bool:
+        """Return whether the values of a state are within the limits of this member."""
+        return True
+
     @abstractmethod
     def plan_uplink(self, state: Any, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
         """Choose the next frames to sample and send; None ends the uplink permanently.
@@ -159,6 +164,11 @@ class Streaming(ABC):
     def learn(self, state: Any, trained: Trained) -> Any:
         """Update the state by the result of a training phase; unchanged by default."""
         return state
+
+
+def within(value: float, low: float, high: float) -> bool:
+    """Return whether a number is in a range, up to the rounding of a state that came over a link."""
+    return low * (1 - ROUNDING) <= value <= high * (1 + ROUNDING)
 
 
 def choose_times(start_s: float, stop_s: float, *, fps: float, rate_fps: float) -> tuple[float, ...]:

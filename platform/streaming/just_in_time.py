@@ -17,7 +17,7 @@ from annotated_types import Ge, Gt
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Stored, Trained
-from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming, newest_s
+from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming, newest_s, within
 from driftlab.platform.streaming.wire.samples import codec_faults
 
 
@@ -44,6 +44,10 @@ class JustInTime(Streaming):
     def start(self, session: StreamFacts) -> float:
         """Start with the shortest interval; the state is the interval in seconds."""
         return self.min_interval_s
+
+    def allows(self, state: float) -> bool:
+        """Return whether an interval is within the limits."""
+        return within(state, self.min_interval_s, self.max_interval_s)
 
     def plan_uplink(self, state: float, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
         """Send the newest frame now and the next one after the interval, which is at least one frame long."""

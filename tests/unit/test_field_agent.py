@@ -6,9 +6,11 @@ import json
 import os
 import threading
 import time
+from dataclasses import replace
 from statistics import median
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from served_factory import ASKED, TOKEN, served
 from typer.testing import CliRunner
@@ -16,18 +18,20 @@ from typer.testing import CliRunner
 from benchmarks.fuzz.foreign import REPLIES, foreign_server, token_of
 from driftlab.cli.app import build_app
 from driftlab.errors import DriftlabError, RequestError, WireError
+from driftlab.platform.core.records import Applied
 from driftlab.platform.field.agent import Agent, Ticket, check_token, join, keep_ticket, read_ticket
 from driftlab.platform.field.client import Backoff, Client, ServerUnavailable
+from driftlab.platform.field.journal import Clocks
 from driftlab.platform.field.lab import LAB
 from driftlab.platform.field.messages import FORMAT
-from driftlab.platform.field.network_cache import CachedNetwork
 from driftlab.platform.field.request import experiment_of, parse_session_request
-from driftlab.platform.field.sending import Receiver, Sender
+from driftlab.platform.field.sending import Receiver, Uploader
 from driftlab.platform.field.tables import write_run, write_update_rows
 from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.read import load
 from driftlab.platform.lab.seal import create_run
 from driftlab.platform.results.tables.read import open_run, read_info
+from driftlab.platform.results.tables.schema import TABLES
 
 FPS = 4
 OUTAGE_S = (3.0, 5.0)  # stream times between which the server is stopped
@@ -191,18 +195,43 @@ def test_a_resumed_device_runs_its_newest_network_during_an_outage(tmp_path):
         second.begin(tmp_path)
         assert second.now() == pytest.approx(first.now(), abs=0.2)
         assert second.version >= first.version >= 1
-        second._run_frames(0, second.now() + 1.0, ((0.0, 1.0),))
-        second._collect_rows()
-        (rows,) = second.cell.runner.ledger.rows["frames"]
-        assert rows["version"][-1] == second.version
+        kept = len(second.cell.runner.ledger.rows.get("frames", []))
         server.start()
-        sender = Sender(second.traffic)
-        sender._find_number()
+        Uploader(second.traffic)._find_number()
         assert second.traffic.number >= 1
         Receiver(second.traffic).receive()
         second.apply_results()
         assert second.traffic.failed == ""
+        second._run_stream(lambda report: None, 5.0)
         thread.join()
+    chunks = second.cell.runner.ledger.rows["frames"]
+    assert chunks[kept]["version"][0] >= first.version >= 1
+    numbers = np.concatenate([chunk["frame"] for chunk in chunks])
+    assert numbers[-1] == 12 * FPS - 1
+    assert np.concatenate([chunk["time_s"] for chunk in chunks]) == pytest.approx(numbers / FPS)
+
+
+def test_the_rows_of_a_round_do_not_depend_on_the_version_of_the_server():
+    written = []
+    ledger = SimpleNamespace(row=lambda table, **row: written.append((table, row)))
+    runner = SimpleNamespace(ledger=ledger, cell=SimpleNamespace(id="a/b/c/seed-0"))
+    row = {field.name: "x" if field.type == "string" else 0 for field in TABLES["updates"] if not field.nullable}
+    del row["cell"]
+    reply = [
+        {"number": 1, "row": {**row, "colour": "red"}},
+        {"number": 2, "row": {**row, "samples": "x"}},
+        {"number": 3, "row": None},
+        {"number": 4, "row": row},
+    ]
+    traffic = SimpleNamespace(
+        client=SimpleNamespace(ask_json=lambda *request: reply),
+        path="/sessions/x",
+        cell=SimpleNamespace(runner=runner),
+    )
+    missing = write_update_rows(traffic, {4: (2.5, Applied(2, accepted=True))})
+    assert "colour" in missing
+    arrived = {"version": 2, "arrive_s": 2.5, "accepted": True, "reason": None}
+    assert written == [("updates", row), ("updates", row | arrived)]
 
 
 TICKET = {"server": "http://127.0.0.1:9", "id": "a", "token": "b", "asked": {}, "began": 1}
@@ -229,11 +258,22 @@ def test_a_ticket_reads_back(tmp_path):
     assert (tmp_path / "field.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_device_starts_after_its_clock_was_set_back(tmp_path):
-    agent = Agent.__new__(Agent)
-    agent.ticket, agent.kept, agent._replay = Ticket(**{**TICKET, "began": time.time() + 1e6}), CachedNetwork(), list
-    agent.begin(tmp_path)
-    assert 0 <= agent.now() < 10
+HERE_NOW = Clocks(stream_s=30.0, wall_s=1000.0, boot="a", boot_s=50.0, server_s=7000.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "elapsed_s", "by"),
+    [
+        ({"boot_s": 54.0, "wall_s": -2600.0}, 4.0, "this computer"),  # its date was set back by an hour
+        ({"boot_s": 54.0, "wall_s": 87400.0}, 4.0, "this computer"),  # or on by a day
+        ({"boot": "b", "boot_s": 3.0, "wall_s": -2600.0, "server_s": 7040.0}, 40.0, "the server"),
+        ({"boot": "b", "boot_s": 3.0, "wall_s": 1040.0, "server_s": None}, 40.0, "the date of this computer"),
+        ({"boot": "b", "boot_s": 3.0, "wall_s": -2600.0, "server_s": None}, 0.0, "the date of this computer"),
+    ],
+    ids=["set back", "set on", "restarted", "restarted without a server", "neither"],
+)
+def test_a_killed_device_finds_its_position_by_a_clock_that_was_not_set(changes, elapsed_s, by):
+    assert HERE_NOW.elapsed_s(replace(HERE_NOW, **changes)) == (elapsed_s, by)
 
 
 @pytest.mark.parametrize("version", [{}, {"format": FORMAT + 1}], ids=["the first", "a later one"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,9 +24,15 @@ from driftlab.platform.field.messages import (
     load_state,
 )
 from driftlab.platform.field.request import experiment_of, parse_session_request
-from driftlab.platform.streaming.base import Sampling
+from driftlab.platform.streaming.ams import Ams
+from driftlab.platform.streaming.base import Sampling, StreamFacts
+from driftlab.platform.streaming.just_in_time import JustInTime
+from driftlab.platform.streaming.on_device import Learned, OnDevice
+from driftlab.platform.streaming.one_time import OneTime
 from driftlab.platform.streaming.rates import Rates
+from driftlab.platform.streaming.remote_tracking import RemoteTracking
 
+FACTS = StreamFacts(4.0, 60.0)
 WORKLOAD = {"name": "streets/running"}
 
 
@@ -114,15 +122,43 @@ def test_results_are_decoded_in_sequence():
         list(decode_results(data[:-1], 4.0))
 
 
-@pytest.mark.parametrize("state", [Rates(0.5, 12.0, True, (0.5, 0.25)), 8.0, None, True])
-def test_a_state_is_loaded_as_dumped(state):
-    first = Rates(1.0, 10.0) if isinstance(state, Rates) else state
-    assert load_state(first, dump_state(state)) == state
+@pytest.mark.parametrize(
+    ("member", "state"),
+    [
+        (Ams(), Rates(0.5, 12.0, True, (0.5, 0.25))),
+        (JustInTime(), 1.5),
+        (RemoteTracking(), None),
+        (OneTime(), True),
+        (OnDevice(), Learned(3)),
+    ],
+)
+def test_a_state_is_loaded_as_dumped(member, state):
+    assert load_state(member, FACTS, dump_state(state)) == state
 
 
-def test_a_state_of_another_member_is_refused():
-    with pytest.raises(WireError):
-        load_state(Rates(1.0, 10.0), b"[1,2,3,4,5,6,7]")
+@pytest.mark.parametrize(
+    "plan",
+    [
+        b"[1,2,3,4,5,6,7]",
+        b"[1]",
+        b"",
+        b"[" * 10**5,
+        b"[NaN,10,false,[],0]",
+        b"[1e999,10,false,[],0]",
+        b'["1",10,false,[],0]',
+        b'{"fps":1}',
+        b"[100,10,false,[],0]",
+        b"[0.5,1e9,false,[],0]",
+        b"[0.5,0.001,false,[],0]",
+        b"[0.5,-10,false,[],0]",
+        b"[0.5,10,false,[" + b"1," * 10**5 + b"1],0]",
+    ],
+    ids=range(13),
+)
+def test_a_state_that_a_member_cannot_have_is_refused(plan):
+    with pytest.raises(WireError) as caught:
+        load_state(Ams(), FACTS, plan)
+    assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize(
@@ -150,3 +186,29 @@ def test_a_member_in_a_file_is_not_loaded(tmp_path):
     with pytest.raises(RequestError):
         experiment_of(parse_session_request({"workload": WORKLOAD, "system": system}))
     assert not mark.exists()
+
+
+STORED = json.loads((Path(__file__).parent.parent / "fixtures/field/messages.json").read_text("utf-8"))
+
+
+def test_messages_that_this_version_wrote_are_read_for_as_long_as_it_has_the_number():
+    stored = {name: bytes.fromhex(value) for name, value in STORED[str(FORMAT)].items() if name != "report"}
+    upload = decode_samples(stored["upload"], 4.0)
+    assert (upload.number, upload.runs, upload.sampling.times_s, upload.payload) == (
+        7,
+        1,
+        (0.75, 1.0, 2.25),
+        b"payload",
+    )
+    assert upload.encode(4.0) == stored["upload"]
+    update, labels = decode_results(stored["results"], 4.0)
+    assert load_state(Ams(), FACTS, update.plan) == Rates(0.5, 12.0, slow=True, recent_fps=(0.5, 0.25))
+    assert (update.number, update.payload, labels.kind, labels.captured_s) == (1, b"delta", "labels", 1.25)
+    assert decode_status(STORED[str(FORMAT)]["report"]) == DeviceStatus(12.5, 3.75, 81.0, 0.5)
+
+
+@pytest.mark.parametrize("version", [version for version in STORED if version != str(FORMAT)])
+def test_messages_of_the_version_before_are_refused_by_their_number(version):
+    for name, decode in (("upload", decode_samples), ("results", lambda body, fps: list(decode_results(body, fps)))):
+        with pytest.raises(WireError, match=f"version {version} of the protocol and this program version {FORMAT}"):
+            decode(bytes.fromhex(STORED[version][name]), 4.0)

@@ -271,3 +271,26 @@ def test_drafts_that_a_killed_run_left_are_removed(run):
     draft.write_bytes(b"half")
     assert lab.resume(run).kept == len(CELLS)
     assert not draft.exists()
+
+
+def test_a_dry_run_of_a_resume_lists_the_cells_and_writes_nothing(finished, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    for file in run.glob(f"tables/*/{Path(table_file(run, 'runs', CELLS[1])).name}"):
+        file.unlink()
+    before = {file: file.stat().st_mtime_ns for file in sorted(run.rglob("*"))}
+    result = CliRunner().invoke(front.build_app(), ["run", "--resume", str(run), "--dry-run"])
+    assert result.exit_code == 0, result.output
+    assert CELLS[1] in result.output
+    assert CELLS[0] not in result.output
+    assert "1 cell left, 1 finished; nothing was run." in result.output
+    assert {file: file.stat().st_mtime_ns for file in sorted(run.rglob("*"))} == before
+
+
+def test_the_files_of_a_cell_that_runs_again_are_kept(finished, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    plan.keep_replaced(run, CELLS[:1])
+    assert table_file(run / "tables", "frames", CELLS[0]).exists() is False
+    kept = table_file(run / plan.REPLACED, "frames", CELLS[0])
+    assert pq.read_table(kept).equals(pq.read_table(table_file(finished / "tables", "frames", CELLS[0])))

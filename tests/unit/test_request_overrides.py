@@ -64,6 +64,13 @@ def test_numbers_in_a_file_are_read_alike():
     assert read_yaml("a: 1e-3\nb: [2E+2, 1e2x]") == {"a": 0.001, "b": [200.0, "1e2x"]}
 
 
+@pytest.mark.parametrize("time", ["12:30:00", "1:30", "-1:30:00.5"])
+def test_a_time_of_day_is_not_read_as_a_number_of_seconds(time):
+    with pytest.raises(RequestError, match=f"line 2: '{time}' is not a number; write seconds, or put it in quotes"):
+        read_yaml(f"a: 1\nb: [{time}]")
+    assert read_yaml(f"a: '{time}'") == {"a": time}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -14,7 +14,7 @@ from served_factory import ASKED, TOKEN, served
 
 from driftlab.errors import RequestError
 from driftlab.platform.field.client import ServerUnavailable
-from driftlab.platform.field.messages import SampleMessage, decode_results
+from driftlab.platform.field.messages import FORMAT, SampleMessage, decode_results
 from driftlab.platform.field.opening import load_weights
 from driftlab.platform.field.websocket import Line
 from driftlab.platform.streaming.base import Sampling
@@ -68,6 +68,11 @@ def test_every_route_requires_a_token(server, session):
     assert raw(server, "GET", "/nothing")[0] == 401
     assert raw(server, "GET", "/nothing", TOKEN)[0] == 404
     assert session["id"] in server.hub.sessions  # no DELETE was accepted
+
+
+def test_a_device_of_another_version_is_refused_when_it_opens_a_session(server):
+    with pytest.raises(RequestError, match=f"version {FORMAT - 1} of the protocol and this program version {FORMAT}"):
+        server.client().ask_json("POST", f"/sessions?format={FORMAT - 1}", ASKED)
 
 
 def test_the_enrolment_token_only_opens_sessions(server, session):
