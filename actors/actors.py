@@ -21,11 +21,11 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENCV_FOR_THREAD
 class NodeHostActor:
     """A node host in a process of Ray."""
 
-    def __init__(self, name: str, classes: Mapping[Kind, str]) -> None:
+    def __init__(self, name: str, classes: Mapping[Kind, str], sources: Mapping[str, bytes]) -> None:
         os.environ.update(ONE_THREAD)  # before torch and OpenCV: nodes run in parallel, operators on one thread
         portable.settle()
         keep_freed_memory()
-        plugins.install_finder()  # makes the files of users' members importable by name
+        plugins.install_finder(sources)  # makes the files of users' members importable by name
         self._name = name
         self._host = NodeHost(classes)
         for path in classes.values():
@@ -75,7 +75,7 @@ class Teacher(NodeHostActor):
 
 @ray.remote
 class Learner(NodeHostActor):
-    """The actor of learners, and of the builders that train a run's networks."""
+    """The actor of learners, and of the builders that train a run's networks if nodes are separate."""
 
 
 @ray.remote
@@ -83,11 +83,16 @@ class Recorder(NodeHostActor):
     """The actor of the node that writes tables."""
 
 
+@ray.remote
+class Cell(NodeHostActor):
+    """The actor of whole cells, and of the builders that train their networks."""
+
+
 ACTORS: Mapping[Kind, Any] = {
     "device": EdgeDevice,
     "application": Application,
     "teacher": Teacher,
     "learner": Learner,
-    "builder": Learner,
     "recorder": Recorder,
+    "cell": Cell,
 }

@@ -51,6 +51,11 @@ class RayBackend:
         return max(2, min(2 * self.pool.workers, self._cluster.memory_bytes // CELL_BYTES))
 
     @property
+    def whole_cells(self) -> int:
+        """Return the number of cells that actors compute at once, within the free memory; 0: nodes only."""
+        return min(self.pool.whole_cells, self.concurrency)
+
+    @property
     def dashboard_notes(self) -> tuple[str, ...]:
         """Describe where the dashboard is, how to reach it from another computer, and where its metrics are."""
         return dashboard_notes(self._cluster)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import math
 import os
 import re
 import secrets
@@ -15,10 +16,10 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import psutil
 import ray
@@ -73,10 +74,13 @@ class ClusterConfig:
     address: str | None = None  # None: this computer only, unless RAY_ADDRESS names a cluster
     workers: int | None = None  # maximum of actors of a kind; None: the number of CPU cores
     devices_per_actor: int | None = None  # maximum of devices per actor; it replaces the limit by `workers`
-    gpus_per_actor: float = 0.0  # for each application, teacher and learner
+    gpus_per_actor: float = 0.0  # for each application, teacher and learner, or each actor of whole cells
+    on_gpu: bool = False  # whether they get equal shares of the cluster's GPUs if `gpus_per_actor` is 0
+    placement: Literal["cells", "nodes"] = "nodes"  # of a cell: in one actor, or its nodes in actors of their kinds
     dashboard: bool = False  # takes 2 s and 0.9 GB more; shows actors by name
     run: str = "run"  # name of the run in the dashboard
     store_bytes: int = STORE_BYTES
+    sources: Mapping[str, bytes] = field(default_factory=dict)  # files of users' members, by path
     go_on: str = (
         "To go on: driftlab run --resume, with the folder of the run."  # appended to the error when Ray is lost
     )
@@ -345,16 +349,22 @@ def dashboard_notes(cluster: Cluster) -> tuple[str, ...]:
 
 def check_gpus(config: ClusterConfig, gpus: float) -> None:
     """Raise RequestError if the GPUs do not suffice: Ray would wait without a message."""
-    share, kinds = config.gpus_per_actor, 3  # applications, teachers and learners
+    whole = config.placement == "cells"
+    share, kinds = config.gpus_per_actor, 1 if whole else 3
+    users = "a cell needs" if whole else "an application, a teacher and a learner together need"
     if share > 1 and share != int(share):
         raise RequestError(f"compute.gpus_per_actor is {share}: above 1 it must be a whole number.")
     if share * kinds > gpus:
         limit = int(gpus / kinds * 100) / 100
         fix = f"Set it to {limit} or less" if limit else "Leave it at 0 to compute on CPUs"
         raise RequestError(
-            f"compute.gpus_per_actor is {share}: an application, a teacher and a learner together need "
-            f"{share * kinds:g} GPUs, and there are {gpus:g}. {fix}."
+            f"compute.gpus_per_actor is {share}: {users} {share * kinds:g} GPUs, and there are {gpus:g}. {fix}."
         )
+
+
+def gpu_share(gpus: float, actors: int) -> float:
+    """Return the share of a GPU with which so many actors use all GPUs; at most one each."""
+    return min(1.0, math.floor(gpus / actors * 1000) / 1000)
 
 
 def processors() -> int:

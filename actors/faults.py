@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import threading
 from collections.abc import Iterator, Sequence
 
 import psutil
 
-EVERY_KIND = ("EdgeDevice", "Application", "Teacher", "Learner", "Recorder")
+EVERY_KIND = ("EdgeDevice", "Application", "Teacher", "Learner", "Recorder")  # where nodes are separate
 
 
 def actor_processes(labels: Sequence[str] = EVERY_KIND) -> list[psutil.Process]:
@@ -23,8 +24,8 @@ def actor_processes(labels: Sequence[str] = EVERY_KIND) -> list[psutil.Process]:
 
 
 def kind_in(title: str) -> str:
-    """Return the class of the actor in a process title such as `ray::Learner.call`."""
-    return title.removeprefix("ray::").partition(".")[0]
+    """Return the class of the actor in a title such as `ray::Learner.call` or `ray::Cell ams/running/one`."""
+    return re.split(r"[. ]", title.removeprefix("ray::"), maxsplit=1)[0]
 
 
 def kill_one(rng: random.Random, labels: Sequence[str] = EVERY_KIND) -> str | None:

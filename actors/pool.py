@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections.abc import Mapping
@@ -13,16 +14,19 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from driftlab.actors.actors import ACTORS
-from driftlab.actors.cluster import PROCESS_BYTES, Cluster, ClusterConfig
+from driftlab.actors.cluster import PROCESS_BYTES, Cluster, ClusterConfig, gpu_share
 from driftlab.errors import RequestError, RunError
 from driftlab.platform.sim.session import Kind
 
 GIB = 2**30
-CPUS_PER_ACTOR = 0.001  # actors mostly wait, so reserve little; with 0, Ray would not spread them over computers
+CPUS_PER_ACTOR = 0.001  # of an actor that mostly waits; with 0, Ray would not spread them over computers
 START_TIMEOUT_S = 60.0  # for one actor to start on a busy computer
+GROW_TIMEOUT_S = 600.0  # for one actor to start on a cluster, which may have to add a computer
+CELL_BYTES = 3 * PROCESS_BYTES  # of a process that computes whole cells; measured: 500 MiB
 RACKED: frozenset[Kind] = frozenset({"device", "application"})
-ON_GPU: frozenset[Kind] = frozenset({"application", "teacher", "learner", "builder"})
+ON_GPU: frozenset[Kind] = frozenset({"application", "teacher", "learner", "builder", "cell"})
 WARM: tuple[Kind, ...] = ("learner", "application", "device", "teacher")  # used by every cell; slowest to start first
+BUILDERS_HOST: Mapping[str, Kind] = {"nodes": "learner", "cells": "cell"}  # by placement
 
 
 @dataclass(eq=False)
@@ -33,6 +37,7 @@ class ActorSlot:
     kind: Kind
     actor: Any
     ready: Any  # reference that is available when the actor has started
+    resources: Mapping[str, float] = field(default_factory=dict)  # that it requested from Ray
     born: float = field(default_factory=time.monotonic)
     nodes: int = 0
 
@@ -42,21 +47,28 @@ class Pool:
 
     def __init__(self, config: ClusterConfig, cluster: Cluster, classes: Mapping[Kind, str]) -> None:
         self._config, self._cluster, self._classes = config, cluster, classes
+        self.placement = config.placement
         self.workers = config.workers or cluster.cpus
         self._slots: dict[str, list[ActorSlot]] = {}  # by the actor's class
         self._numbers: dict[str, itertools.count[int]] = {}
         self._lock = threading.Lock()
 
+    @property
+    def whole_cells(self) -> int:
+        """Return the number of actors that compute whole cells; 0 if the nodes of a cell are separate."""
+        return self._limit("cell") if self.placement == "cells" else 0
+
     def warm(self) -> None:
-        """Start the first actor of each kind, so that they import in parallel."""
+        """Start the actors of whole cells, or one of each kind of node, so that they import in parallel."""
+        whole: list[Kind] = ["cell"]
         with self._lock:
-            for kind in WARM:
+            for kind in whole * self.whole_cells or WARM:
                 self._start(kind)
 
     def take(self, kind: Kind) -> ActorSlot:
         """Return the actor of a new node: the least loaded one, or a new one within the limits."""
         with self._lock:
-            slots = self._slots.get(_label(kind), [])
+            slots = self._slots.get(self._label(kind), [])
             best = min(slots, key=lambda slot: slot.nodes, default=None)
             slot = best if best is not None and self._suffices(kind, best, len(slots)) else self._start(kind)
             slot.nodes += 1
@@ -80,13 +92,13 @@ class Pool:
 
     def check(self, slot: ActorSlot) -> None:
         """Raise RunError if an actor has not started in time and the cluster lacks resources for it."""
-        if time.monotonic() - slot.born < START_TIMEOUT_S or ray.wait([slot.ready], timeout=0)[0]:
+        limit_s = START_TIMEOUT_S if self._cluster.local else GROW_TIMEOUT_S
+        if time.monotonic() - slot.born < limit_s or ray.wait([slot.ready], timeout=0)[0]:
             return
-        required = {"CPU": CPUS_PER_ACTOR} | ({"GPU": self._gpus(slot.kind)} if self._gpus(slot.kind) else {})
         free = self._cluster.run(ray.available_resources)
         lacking = [
             f"{name} ({free.get(name, 0):g} free, {amount:g} required)"
-            for name, amount in required.items()
+            for name, amount in slot.resources.items()
             if free.get(name, 0) < amount
         ]
         if lacking:
@@ -104,36 +116,79 @@ class Pool:
         if kind == "recorder":
             return 1
         share = self._gpus(kind)
-        return self.workers if not share else max(1, min(self.workers, int(self._cluster.gpus / share / 3)))
+        if not share:
+            return self.workers
+        return max(1, min(self.workers, int(self._cluster.gpus / share / self._kinds_on_gpu)))
+
+    @property
+    def _kinds_on_gpu(self) -> int:
+        return 1 if self.placement == "cells" else 3
 
     def _gpus(self, kind: Kind) -> float:
-        return self._config.gpus_per_actor if kind in ON_GPU else 0.0
+        """Return the GPUs that an actor requests; Ray sets the GPUs that its process sees."""
+        if kind not in ON_GPU:
+            return 0.0
+        if self._config.on_gpu and not self._config.gpus_per_actor:
+            return gpu_share(self._cluster.gpus, self._kinds_on_gpu * self.workers)
+        return self._config.gpus_per_actor
+
+    def _cpus(self, kind: Kind, *, shared: bool) -> float:
+        """Return the CPUs that an actor requests: all actors of a worker share one CPU.
+
+        A local Ray with more workers than CPUs divides those that it has; a cluster may add computers.
+        """
+        if kind == "recorder":
+            return 0.0
+        if not shared or (kind in RACKED and self._config.devices_per_actor is not None):
+            return CPUS_PER_ACTOR  # their number has no limit
+        whole = min(1.0, self._cluster.cpus / self.workers) if self._cluster.local else 1.0
+        share = whole / (1 if kind == "cell" else len(WARM))
+        return math.floor(share * 1000) / 1000
+
+    def _resources(self, kind: Kind, *, shared: bool) -> dict[str, float]:
+        """Return the resources that an actor requests; on one computer `_check_memory` limits the memory."""
+        memory = {} if self._cluster.local or kind == "recorder" else {"memory": float(_bytes_of(kind))}
+        gpus = self._gpus(kind)
+        return {"CPU": self._cpus(kind, shared=shared), **memory, **({"GPU": gpus} if gpus else {})}
 
     def _start(self, kind: Kind, *, shared: bool = True) -> ActorSlot:
         self._check_memory()
-        label = _label(kind)
+        kind = BUILDERS_HOST[self.placement] if kind == "builder" else kind
+        label = self._label(kind)
         number = next(self._numbers.setdefault(label, itertools.count()))
-        slot = self._create(kind, f"{label}-{number}")
+        slot = self._create(kind, f"{label}-{number}", self._resources(kind, shared=shared))
         if shared:
             self._slots.setdefault(label, []).append(slot)
         return slot
 
-    def _create(self, kind: Kind, name: str) -> ActorSlot:
+    def _create(self, kind: Kind, name: str, resources: Mapping[str, float]) -> ActorSlot:
         """Start an actor without waiting for it."""
-        classes = {one: path for one, path in self._classes.items() if _label(one) == _label(kind)}
         options = {
             "name": f"{self._config.run}/{name}",  # the dashboard shows it
-            "num_cpus": CPUS_PER_ACTOR,
-            "num_gpus": self._gpus(kind),
+            "num_cpus": resources["CPU"],
+            "num_gpus": resources.get("GPU", 0.0),
+            "memory": int(resources.get("memory", 0)) or None,
             "max_restarts": -1,
             "max_task_retries": 0,  # the session repeats calls in order; Ray would not
             "scheduling_strategy": "SPREAD",
         }
         if kind == "recorder":  # it writes to the run's folder, which is on the driver's computer
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-            options |= {"num_cpus": 0, "scheduling_strategy": here}
-        actor = self._cluster.run(lambda: ACTORS[kind].options(**options).remote(name, classes))
-        return ActorSlot(name, kind, actor, actor.ready.remote())
+            options["scheduling_strategy"] = here
+        given = (name, self._classes_of(kind), self._config.sources)
+        actor = self._cluster.run(lambda: ACTORS[kind].options(**options).remote(*given))
+        return ActorSlot(name, kind, actor, actor.ready.remote(), resources)
+
+    def _classes_of(self, kind: Kind) -> dict[Kind, str]:
+        """Return the classes that an actor imports at its start: of its nodes, and of those of a whole cell."""
+        if kind == "cell":
+            return {one: path for one, path in self._classes.items() if one != "recorder"}
+        return {one: path for one, path in self._classes.items() if self._label(one) == self._label(kind)}
+
+    def _label(self, kind: Kind) -> str:
+        """Return the class name of a kind's actors in the dashboard."""
+        host = BUILDERS_HOST[self.placement] if kind == "builder" else kind
+        return str(ACTORS[host].__ray_metadata__.class_name)
 
     def _check_memory(self) -> None:
         """Raise RequestError for an actor that exceeds the free memory."""
@@ -147,6 +202,5 @@ class Pool:
             )
 
 
-def _label(kind: Kind) -> str:
-    """Return the class name of a kind's actors in the dashboard; learners and builders share one class."""
-    return str(ACTORS[kind].__ray_metadata__.class_name)
+def _bytes_of(kind: Kind) -> int:
+    return CELL_BYTES if kind == "cell" else PROCESS_BYTES

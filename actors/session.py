@@ -185,7 +185,9 @@ class RaySession:
         step = self._steps[call.node]
         self._steps[call.node] = step + 1
         method = actor.call
-        if self._backend.watched:  # the dashboard lists tasks by this name: run, cell, device and verb
+        if call.node.kind == "cell":
+            method = method.options(name=f"Cell {call.node.name}")
+        elif self._backend.watched:  # the dashboard lists tasks by this name: run, cell, device and verb
             method = method.options(name=f"{self._backend.run}/{self._key}/{call.node.name}.{call.verb}")
         head, payload = method.remote((self._key, self._epoch, step, call.node, call.verb), *args)
         return head, payload

@@ -1,6 +1,7 @@
 """Measure a server with devices against the same work without a server; prints JSON lines.
 
-* predictions: requests per second and times with 1, 10 and 50 clients, against the same batches in this process and
+* predictions: images per second and times with 1, 10 and 50 clients, encoded, as pixels, and eight images in a request,
+  against the same batches in this process and
   against a Ray Serve deployment without a network: medians of interleaved rounds. Load and server share this machine's
   cores, so processor times are printed as well. Goals: at most 3 ms more than in this process with one client, at
   least 0.7 of its throughput with 50.
@@ -14,12 +15,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.client
+import itertools
 import socket
 import statistics
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -51,6 +54,8 @@ CORES = 2
 SIZE = (32, 48)
 PARTS = ("predictions", "camera", "sessions")
 GOALS = {"more_ms": 3.0, "throughput": 0.7, "sessions": 100, "camera": 1.1}
+PIXELS = {"Content-Type": "application/x-rgb", "Accept": "application/octet-stream"}
+FORMATS: tuple[tuple[str, int, dict[str, str]], ...] = (("png", 1, {}), ("pixels", 1, PIXELS), ("pixels", 8, PIXELS))
 
 
 def session_request(
@@ -106,21 +111,33 @@ def on_uvicorn(folder: Path, sessions: int) -> Iterator[tuple[str, Callable[[], 
 
 
 def server_cpu_s() -> float:
-    """Return the processor time of the child processes (those of Ray), or of this one without children."""
+    """Return the processor time of the child processes, and of this one if it is the server: without Ray."""
     below = psutil.Process().children(recursive=True)
-    return sum(sum(one.cpu_times()[:2]) for one in below) if below else time.process_time()
+    own_s = 0.0 if any(one.name() == "raylet" for one in below) else time.process_time()
+    return own_s + sum(sum(one.cpu_times()[:2]) for one in below)
 
 
-def measure_requests(url: str, path: str, token: str, body: bytes, clients: int, requests: int) -> dict[str, float]:
-    """Send requests from several clients at once; return their rate, times and processor time."""
+@dataclass(frozen=True)
+class Posted:
+    """A request for predictions: its body, its headers and the number of its images."""
+
+    url: str
+    path: str
+    body: bytes
+    headers: dict[str, str]
+    images: int = 1
+
+
+def measure_requests(sent: Posted, clients: int, requests: int) -> dict[str, float]:
+    """Send requests from several clients at once; return the rate of images, and their times."""
     took_s: list[float] = []
     cpu_s = server_cpu_s()
 
     def send() -> None:
-        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=120)
-        for _ in range(max(1, requests // clients)):
+        connection = http.client.HTTPConnection(sent.url.removeprefix("http://"), timeout=120)
+        for _ in range(max(1, requests // clients // sent.images)):
             began_s = time.perf_counter()
-            connection.request("POST", path, body, {"Authorization": f"Bearer {token}"})
+            connection.request("POST", sent.path, sent.body, sent.headers)
             reply = connection.getresponse()
             reply.read()
             assert reply.status == 200, reply.status
@@ -133,9 +150,9 @@ def measure_requests(url: str, path: str, token: str, body: bytes, clients: int,
         thread.start()
     for thread in threads:
         thread.join()
-    per_s = len(took_s) / (time.perf_counter() - began_s)
+    per_s = sent.images * len(took_s) / (time.perf_counter() - began_s)
     times_ms = {f"p{q}_ms": float(np.percentile(took_s, q)) * 1e3 for q in (50, 99)}
-    return {"per_s": per_s, **times_ms, "cpu_ms": max(1e-6, server_cpu_s() - cpu_s) / len(took_s) * 1e3}
+    return {"per_s": per_s, **times_ms, "cpu_ms": max(1e-6, server_cpu_s() - cpu_s) / len(took_s) / sent.images * 1e3}
 
 
 def bare(session: HostedSession, image: np.ndarray[Any, Any], clients: int, requests: int) -> dict[str, float]:
@@ -160,20 +177,25 @@ def predictions(
     wanted = session_request(options.network, size=size)
     opened = client.ask_json("POST", "/sessions", wanted)
     image = rng_for(0, "benchmark").integers(0, 255, (*size, 3)).astype(np.uint8)
-    body = cv2.imencode(".png", image)[1].tobytes()
-    path, echoed = f"/sessions/{opened['id']}/predict", None if echo is None else echo()
+    encoded, echoed = cv2.imencode(".png", image)[1].tobytes(), None if echo is None else echo()
     session = HostedSession(folder / "bare", parse_session_request(wanted))
-    for clients in options.clients:
-        measure_requests(url, path, opened["token"], body, clients, clients)
+    for clients, (form, count, headers) in itertools.product(options.clients, FORMATS):
+        body = encoded if form == "png" else count * image.tobytes()
+        owned = {"Authorization": f"Bearer {opened['token']}", **headers}
+        sent = Posted(url, f"/sessions/{opened['id']}/predict", body, owned, count)
+        measure_requests(sent, clients, clients)
         turns = []
         for _ in range(ROUNDS):
-            ours = measure_requests(url, path, opened["token"], body, clients, requests // ROUNDS)
-            other = {} if echoed is None else measure_requests(echoed, "/echo", "", body, clients, requests // ROUNDS)
-            turns.append((ours, bare(session, image, clients, requests // ROUNDS), other))
+            ours = measure_requests(sent, clients, requests // ROUNDS)
+            plain = replace(sent, url=echoed, path="/echo") if echoed else None
+            other = {} if plain is None else measure_requests(plain, clients, requests // ROUNDS)
+            turns.append((ours, bare(session, image, clients * count, requests // ROUNDS), other))
         ours, alone, other = (medians(found) for found in zip(*turns, strict=True))
         yield {
             "benchmark": "serving-predictions",
             "clients": clients,
+            "format": form,
+            "images": count,
             "network": options.network,
             "size": options.size,
             **rounded(ours),

@@ -1,5 +1,7 @@
 """Predict images in batches: images of a session that wait at the same time share a forward pass.
 
+A request holds an encoded image, or the pixels of several.
+
 An image never waits for a batch to fill; the images that arrive during one batch form the next. Images are decoded in
 a child process with limits. Large images have a thread and a process of lower priority, so that small ones do not wait
 for them.
@@ -11,24 +13,48 @@ import asyncio
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from driftlab.errors import RequestError
 from driftlab.platform.field.media import MAX_PIXELS, MediaDecoder
 from driftlab.platform.streaming.wire.samples import dimensions_of
 from driftlab.serve_apps.hosting import HostedSession
-from driftlab.serve_apps.images import prediction_document
 
 MAX_BATCH = 32  # images
 MAX_BATCH_PIXELS = 2**20  # of the images of a batch; a larger image is predicted alone
 LARGE_PIXELS = 2**16  # of an image or of the network's input; larger ones are predicted at lower priority
 NICE = 10  # of that priority
-_QueuedImage = tuple[bytes, int, "asyncio.Future[bytes]"]  # with its pixels
+Images = npt.NDArray[np.uint8]  # [n, height, width, 3], RGB
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """The predictions of a request's images, by one version of the network."""
+
+    version: int
+    task: str
+    predictions: npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class _Waiting:
+    """A request in a queue."""
+
+    content: bytes | Images  # an encoded image, or the pixels of several
+    pixels: int
+    future: asyncio.Future[Prediction]
+
+    @property
+    def count(self) -> int:
+        return 1 if isinstance(self.content, bytes) else len(self.content)
 
 
 class ImageBatches:
@@ -37,10 +63,11 @@ class ImageBatches:
     def __init__(self, charge: Callable[[HostedSession, float], None] = lambda session, cpu_s: None) -> None:
         self._lanes = (_Lane(charge, 0), _Lane(charge, NICE))
 
-    async def predict(self, session: HostedSession, body: bytes) -> bytes:
-        """Return the prediction of an image as a JSON document; refuse an image of unknown or excessive size."""
-        pixels = checked_pixels(body)
-        return await self._lanes[max(pixels, prod(session.app.size)) > LARGE_PIXELS].predict(session, body, pixels)
+    async def predict(self, session: HostedSession, content: bytes | Images) -> Prediction:
+        """Predict an encoded image, or the pixels of several; refuse an image of unknown or excessive size."""
+        pixels = checked_pixels(content) if isinstance(content, bytes) else int(content[..., 0].size)
+        one = pixels if isinstance(content, bytes) else prod(session.app.size)
+        return await self._lanes[max(one, prod(session.app.size)) > LARGE_PIXELS].predict(session, content, pixels)
 
     def warm_up(self) -> None:
         """Start the decoder, so that the first image does not wait for it."""
@@ -60,18 +87,28 @@ def checked_pixels(body: bytes) -> int:
     return pixels
 
 
+def raw_images(body: bytes, size: tuple[int, int]) -> Images:
+    """Return the pixels of a body as images of the network's size; they are not copied."""
+    each = 3 * prod(size)
+    if not body or len(body) % each or len(body) > MAX_BATCH * each:
+        raise RequestError(
+            f"{len(body)} bytes are not 1 to {MAX_BATCH} images of {size[0]} x {size[1]} RGB pixels, {each} bytes each"
+        )
+    return np.frombuffer(body, np.uint8).reshape(-1, *size, 3)
+
+
 class _Lane:
     """A queue with a thread and a decoder."""
 
     def __init__(self, charge: Callable[[HostedSession, float], None], nice: int) -> None:
         self.decoder, self._charge = MediaDecoder(nice), charge
-        self._waiting: OrderedDict[HostedSession, list[_QueuedImage]] = OrderedDict()
+        self._waiting: OrderedDict[HostedSession, list[_Waiting]] = OrderedDict()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="inference", initializer=os.nice, initargs=(nice,))
         self._pump: asyncio.Task[None] | None = None
 
-    async def predict(self, session: HostedSession, body: bytes, pixels: int) -> bytes:
-        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(session, []).append((body, pixels, future))
+    async def predict(self, session: HostedSession, content: bytes | Images, pixels: int) -> Prediction:
+        future: asyncio.Future[Prediction] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(session, []).append(_Waiting(content, pixels, future))
         if self._pump is None:
             self._pump = asyncio.create_task(self._predict_all())
         return await future
@@ -81,47 +118,53 @@ class _Lane:
         loop = asyncio.get_running_loop()
         try:
             while self._waiting:
-                session, images = self._waiting.popitem(last=False)
-                count = _batch_size([pixels for _, pixels, _ in images])
-                if images[count:]:
-                    self._waiting[session] = images[count:]
-                bodies = [body for body, _, _ in images[:count]]
-                replies = await loop.run_in_executor(self._thread, self._predict_batch, session, bodies)
-                for (_, _, future), reply in zip(images[:count], replies, strict=True):
-                    _settle(future, reply)
+                session, waiting = self._waiting.popitem(last=False)
+                count = _batch_size(waiting)
+                if waiting[count:]:
+                    self._waiting[session] = waiting[count:]
+                contents = [one.content for one in waiting[:count]]
+                replies = await loop.run_in_executor(self._thread, self._predict_batch, session, contents)
+                for one, reply in zip(waiting[:count], replies, strict=True):
+                    _settle(one.future, reply)
         finally:
             self._pump = None
 
-    def _predict_batch(self, session: HostedSession, bodies: list[bytes]) -> list[bytes | Exception]:
+    def _predict_batch(
+        self, session: HostedSession, contents: Sequence[bytes | Images]
+    ) -> list[Prediction | Exception]:
         began_s = time.thread_time() + self.decoder.cpu_s
         try:
-            return predict_bodies(session, bodies, self.decoder)
+            return predict_contents(session, contents, self.decoder)
         finally:
             self._charge(session, time.thread_time() + self.decoder.cpu_s - began_s)
 
 
-def _batch_size(pixels: list[int]) -> int:
-    """Return how many of the images form the next batch."""
-    sums = accumulate(pixels[:MAX_BATCH])
-    return max(1, sum(size <= MAX_BATCH_PIXELS for size in sums))
+def _batch_size(waiting: Sequence[_Waiting]) -> int:
+    """Return how many of the requests form the next batch."""
+    pixels, counts = accumulate(one.pixels for one in waiting), accumulate(one.count for one in waiting)
+    fit = (size <= MAX_BATCH_PIXELS and count <= MAX_BATCH for size, count in zip(pixels, counts, strict=True))
+    return max(1, sum(fit))
 
 
-def predict_bodies(session: HostedSession, bodies: list[bytes], decoder: MediaDecoder) -> list[bytes | Exception]:
-    """Return a document for each image, or the error of an image that cannot be decoded."""
-    images = decoder.images(bodies, session.app.size)
-    good = [image for image in images if not isinstance(image, Exception)]
+def predict_contents(
+    session: HostedSession, contents: Sequence[bytes | Images], decoder: MediaDecoder
+) -> list[Prediction | Exception]:
+    """Predict the images of all requests at once; the result of one that cannot be decoded is its error."""
+    encoded = [one for one in contents if isinstance(one, bytes)]
+    decoded = iter(decoder.images(encoded, session.app.size) if encoded else ())
+    parts = [next(decoded) if isinstance(one, bytes) else one for one in contents]
+    parts = [one[None] if isinstance(one, np.ndarray) and one.ndim == 3 else one for one in parts]
+    good = [one for one in parts if not isinstance(one, Exception)]
     try:
-        version, predictions = session.predict(np.stack(good)) if good else (0, ())
+        version, found = session.predict(np.concatenate(good)) if good else (0, np.empty(0))
     except Exception as error:
-        return [error] * len(bodies)
-    task = session.app.networks.task.name
-    rest = iter(predictions)
-    return [
-        image if isinstance(image, Exception) else prediction_document(version, task, next(rest)) for image in images
-    ]
+        return [error] * len(contents)
+    task, stops = session.app.networks.task.name, np.cumsum([len(one) for one in good])
+    rest = iter(np.split(found, stops[:-1]))
+    return [one if isinstance(one, Exception) else Prediction(version, task, next(rest)) for one in parts]
 
 
-def _settle(future: asyncio.Future[bytes], reply: bytes | Exception) -> None:
+def _settle(future: asyncio.Future[Prediction], reply: Prediction | Exception) -> None:
     if future.done():  # the client has disconnected
         return
     if isinstance(reply, Exception):

@@ -19,11 +19,11 @@ from driftlab.errors import DriftlabError, RequestError, WireError
 from driftlab.platform.field.messages import FORMAT, MAX_REPORT_BYTES, check_format
 from driftlab.platform.field.request import SessionRequest
 from driftlab.platform.results.board.page import render
-from driftlab.serve_apps.batching import ImageBatches, checked_pixels
+from driftlab.serve_apps.batching import ImageBatches, Prediction, checked_pixels, raw_images
 from driftlab.serve_apps.demo import DemoDevice
 from driftlab.serve_apps.guard import RETRY_AFTER, SESSION, AccessMiddleware, deny
 from driftlab.serve_apps.hosting import HostedSession, UploadQueueFull
-from driftlab.serve_apps.images import image_of
+from driftlab.serve_apps.images import image_of, prediction_document
 from driftlab.serve_apps.live import exchange
 from driftlab.serve_apps.quotas import QuotaExceeded
 from driftlab.serve_apps.sessions import ServerFull, SessionRegistry
@@ -32,6 +32,7 @@ from driftlab.serve_apps.tokens import TOKEN_REQUIRED, token_of
 NO_SESSION = "this session does not exist"
 MAX_HOLD_S = 30.0
 BINARY = "application/octet-stream"
+PIXELS = "application/x-rgb"  # of images of the network's size, one after another
 
 
 def hub_of(connection: HTTPConnection) -> SessionRegistry:
@@ -215,15 +216,32 @@ async def resync(hub: AnyHub, session: Session, name: str) -> Response:
 
 
 async def predict(request: Request, name: str) -> Response:
-    """Predict a PNG or JPEG image; the reply has the version of the network."""
+    """Predict a PNG or JPEG image, or the pixels of several; the reply has the version of the network."""
     session, hub = await session_of(request, name), hub_of(request)  # no dependency: it would double the time
     body = await read_body(request, hub.limits.image_bytes)
     batches: ImageBatches = request.app.state.batches
+    raw = request.headers.get("content-type") == PIXELS
+    content = raw_images(body, session.app.size) if raw else body
     hub.quotas.check_processor(name)
-    hub.quotas.decode(name, 3 * checked_pixels(body))
+    hub.quotas.decode(name, len(body) if raw else 3 * checked_pixels(body))
     with hub.meters.prediction_s.time():
-        document = await batches.predict(session, body)
-    return Response(document, media_type="application/json")
+        found = await batches.predict(session, content)
+    if request.headers.get("accept") == BINARY:
+        return _binary(found)
+    documents = [prediction_document(found.version, found.task, one) for one in found.predictions]
+    return Response(b"[" + b",".join(documents) + b"]" if raw else documents[0], media_type="application/json")
+
+
+def _binary(found: Prediction) -> Response:
+    """Return predictions as the bytes of an array, with its type and shape as headers."""
+    if found.predictions.dtype == object:
+        raise HTTPException(406, f"predictions in {found.task} differ in size; accept application/json")
+    headers = {
+        "driftlab-version": str(found.version),
+        "driftlab-type": found.predictions.dtype.str,
+        "driftlab-shape": ",".join(map(str, found.predictions.shape)),
+    }
+    return Response(found.predictions.tobytes(), headers=headers, media_type=BINARY)
 
 
 async def image(session: Session, kind: str) -> Response:
@@ -287,7 +305,7 @@ ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
 )
 
 
-BODIES = {"/sessions/{name}/uploads": (BINARY,), "/sessions/{name}/predict": ("image/png", "image/jpeg")}
+BODIES = {"/sessions/{name}/uploads": (BINARY,), "/sessions/{name}/predict": ("image/png", "image/jpeg", PIXELS)}
 
 
 def _body_schema(path: str) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ray import tune
 from ray.tune.search import Searcher
 
-from driftlab.actors.cluster import Cluster, ClusterConfig, connect
+from driftlab.actors.cluster import Cluster, ClusterConfig, connect, gpu_share
 from driftlab.platform.sim import portable
 from driftlab.platform.tune.trial import (
     FAILED,
@@ -79,7 +79,7 @@ def _fit(
     workers = min(place.workers or cluster.cpus, cluster.cpus)
     trainable = tune.with_parameters(TrialTrainable, experiment=session.document.experiment)
     tune.Tuner(
-        tune.with_resources(trainable, {"cpu": 1}),
+        tune.with_resources(trainable, trial_resources(session.document.experiment, cluster.gpus, workers)),
         tune_config=tune.TuneConfig(
             search_alg=SessionSearcher(session, on_end),
             scheduler=_scheduler(session),
@@ -95,6 +95,18 @@ def _fit(
             verbose=0,
         ),
     ).fit()
+
+
+def trial_resources(experiment: Mapping[str, Any], gpus: float, workers: int) -> dict[str, float]:
+    """Return the resources of a trial: a CPU, and on a GPU the share that the experiment states.
+
+    Without a stated share all GPUs are divided among the trials that run at the same time.
+    """
+    compute = experiment.get("compute") or {}
+    share = compute.get("gpus_per_actor") or 0.0
+    if compute.get("torch_device") == "cuda":
+        share = share or gpu_share(gpus, workers)
+    return {"cpu": 1.0, **({"gpu": share} if share else {})}
 
 
 def _storage(session: TuneSession, cluster: Cluster, callbacks: Sequence[tune.Callback]) -> Path:

@@ -56,10 +56,10 @@ def demo(
     specs = {name: read.load(f"demo-{name}", overrides, choice_of(None, None, seed)) for name in names}
     place = BackendChoice(backend, None, None, None, False)
     if dry_run and as_json:
-        print_json({"acts": [plan_of(spec) for spec in specs.values()]})
+        print_json({"acts": [plan_of(spec, place.placement(spec)) for spec in specs.values()]})
     elif dry_run:
         for spec in specs.values():
-            print_plan(spec, as_json=False)
+            print_plan(spec, False, place.placement(spec))
     else:
         _conclude([_play(name, spec, out and out / name, place) for name, spec in specs.items()], as_json)
 

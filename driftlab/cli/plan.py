@@ -13,24 +13,26 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from driftlab.platform.lab.cells import Point
+    from driftlab.platform.lab.placement import Placement
     from driftlab.platform.lab.read import Experiment
 
 MAX_LIST = 200  # characters of a list of names
 MIB, GIB = 2**20, 2**30
 
 
-def print_plan(spec: Experiment, as_json: bool) -> None:
-    """Print the cells with estimates of time, memory and disk on this computer; render no data."""
+def print_plan(spec: Experiment, as_json: bool, placement: Placement | None = None) -> None:
+    """Print cells and processes, with estimates of time, memory and disk on this computer; render no data."""
     from driftlab.platform.lab.cells import points_of
     from driftlab.platform.lab.fitting import unfit_notes
     from driftlab.platform.lab.own_networks import applicability_in
 
     if as_json:
-        print_json(plan_of(spec))
+        print_json(plan_of(spec, placement))
         return
     points = points_of(spec)
     notes = [("learns nothing", note) for note in unfit_notes(spec)]
-    print_columns([*_grid_rows(spec, points), *_cost_rows(spec, len(points)), *notes])
+    placed = [("placement", f"{placement.kind}: {placement.reason}")] if placement else []
+    print_columns([*_grid_rows(spec, points), *placed, *_cost_rows(spec, len(points)), *notes])
     for network, methods in applicability_in(spec).items():
         say()
         print_table((f"method on {network}", "applies", "why not"), [one.row for one in methods])
@@ -57,15 +59,16 @@ def print_remaining(path: Path, as_json: bool) -> None:
     say(f"{count(len(todo), 'cell')} left, {len(plan.kept)} finished; nothing was run.")
 
 
-def plan_of(spec: Experiment) -> dict[str, Any]:
-    """Return the cells and the complete request of an experiment."""
+def plan_of(spec: Experiment, placement: Placement | None = None) -> dict[str, Any]:
+    """Return the cells, their processes and the complete request of an experiment."""
     from driftlab.platform.lab.cells import points_of
     from driftlab.platform.lab.fitting import unfit_notes
     from driftlab.platform.lab.own_networks import applicability_in
 
     cells = [point.id for point in points_of(spec)]
     methods = {name: [vars(one) for one in found] for name, found in applicability_in(spec).items()}
-    own = {"methods": methods} if methods else {}
+    own: dict[str, Any] = {"methods": methods} if methods else {}
+    own |= {"placement": vars(placement)} if placement else {}
     request = {"experiment": spec.name, "cells": cells, "spec": spec.model_dump(mode="json")}
     return {**request, "learns_nothing": list(unfit_notes(spec)), **own}
 

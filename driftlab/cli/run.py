@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from driftlab.platform.lab.grid import Outcome
+    from driftlab.platform.lab.placement import Placement
     from driftlab.platform.lab.progress import Progress
     from driftlab.platform.lab.read import Experiment
     from driftlab.platform.results.report.summary.base import Part
@@ -129,7 +130,7 @@ def run(
         spec = load(experiment, overrides, choice_of(system, workload, seed), tuned or ())
         if dry_run:
             place.check_device(spec)
-            print_plan(spec, as_json)
+            print_plan(spec, as_json, place.placement(spec))
         else:
             _conclude(run_in(spec, out, place, shown()), as_json)
 
@@ -156,15 +157,23 @@ class BackendChoice:
         if self.address is None:
             check_torch_device(spec.compute.torch_device)
 
+    def placement(self, spec: Experiment) -> Placement | None:
+        """Return where the nodes of a cell run; None in one process."""
+        from driftlab.platform.lab.placement import placement_of
+
+        return None if self.backend == "inline" else placement_of(spec, self.workers, self.devices_per_actor)
+
     def opener(self, spec: Experiment, directory: Path) -> Callable[[], Backend]:
         """Return the function that starts the backend of a run in this folder."""
         self.check_device(spec)
-        if self.backend == "inline":
+        placement = self.placement(spec)
+        if placement is None:
             from driftlab.platform.sim.inline import InlineBackend
 
             return InlineBackend
         from driftlab.actors.backend import RayBackend
         from driftlab.actors.cluster import ClusterConfig
+        from driftlab.platform.lab.placement import sources_of
 
         config = ClusterConfig(
             address=self.address,
@@ -173,6 +182,9 @@ class BackendChoice:
             dashboard=self.dashboard,
             run=directory.name,
             gpus_per_actor=spec.compute.gpus_per_actor,
+            on_gpu=spec.compute.torch_device == "cuda",
+            placement=placement.kind,
+            sources=sources_of(spec),
             go_on=_resume_command(directory),
         )
 

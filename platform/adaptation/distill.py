@@ -119,7 +119,7 @@ class Distill(Adaptation):
         mask = self._select(model, flat, memory, batch)
         walk = Descent(self._rule(), flat.weights, memory.moments, memory.steps)
         walk.restrict(mask)
-        losses: list[float] = []
+        found: list[torch.Tensor] = []
         score, looks = None, 0
         for _ in range(self.iterations if phase.iterations is None else phase.iterations):
             images, labels = self._draw(batch, phase)
@@ -130,14 +130,17 @@ class Distill(Adaptation):
             loss = backpropagate(flat, output, labels, batch.task)
             if loss is None:
                 continue
-            losses.append(loss)
-            if not math.isfinite(loss):
+            found.append(loss)
+            if loss.device.type == "cpu" and not math.isfinite(
+                loss
+            ):  # to read it from a GPU would stop both at every step
                 break
             walk.step(flat.gradients)
-            if self.strategy == "probe" and len(losses) == 1:
+            if self.strategy == "probe" and len(found) == 1:
                 mask = _keep_what_moved(walk, before, self.fraction)
         else:
             score, looks = _score_at_end(model, batch, phase), looks + (phase.stop_score is not None)
+        losses = _read(found)
         frames = self.batch if phase.stop_score is None else len(batch.images)
         done = self._done(memory, frames, looks, losses)
         if not losses:
@@ -194,8 +197,19 @@ def draw_batch(batch: Batch, count: int) -> tuple[Images, TaskLabels]:
     return batch.images[rows], batch.labels[rows]
 
 
-def backpropagate(flat: Flat, output: torch.Tensor, labels: TaskLabels, task: Task = SEGMENTATION) -> float | None:
-    """Write the gradient of the mean loss over usable labels to the flat vector; None without a label."""
+def _read(losses: list[torch.Tensor]) -> list[float]:
+    """Return the losses as numbers, at once; those after the first that is not finite are left out."""
+    import torch
+
+    values: list[float] = torch.stack(losses).tolist() if losses else []
+    last = next((number for number, value in enumerate(values) if not math.isfinite(value)), len(values))
+    return values[: last + 1]
+
+
+def backpropagate(
+    flat: Flat, output: torch.Tensor, labels: TaskLabels, task: Task = SEGMENTATION
+) -> torch.Tensor | None:
+    """Write the gradient of the mean loss over usable labels to the vector; return the loss, if any."""
     import torch
 
     loss = task.loss(output, labels)
@@ -203,7 +217,7 @@ def backpropagate(flat: Flat, output: torch.Tensor, labels: TaskLabels, task: Ta
         return None
     flat.gradients.zero_()
     torch.autograd.backward(loss)
-    return float(loss.detach())
+    return loss.detach()
 
 
 def _output(model: nn.Module, images: Images) -> torch.Tensor:

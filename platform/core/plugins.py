@@ -13,8 +13,8 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from importlib.abc import MetaPathFinder
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.abc import MetaPathFinder, SourceLoader
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
@@ -49,6 +49,12 @@ def code_digest(name: str) -> str | None:
     """Hash the file of a member; None for a member of the registry or of a package."""
     place = Path(name.rpartition(":")[0])
     return hashlib.sha256(place.read_bytes()).hexdigest() if place.suffix == SUFFIX else None
+
+
+def sources_of(names: Iterable[str]) -> dict[str, bytes]:
+    """Read the files of members and networks, by path, for computers that lack them."""
+    places = dict.fromkeys(make_absolute(name).rpartition(":")[0] for name in names)
+    return {place: Path(place).read_bytes() for place in places if place.endswith(SUFFIX)}
 
 
 def load_class(family: str, name: str, base: type[Any], adopt: Callable[[type[Any]], type[Any]] | None) -> type[Any]:
@@ -86,23 +92,49 @@ def _find(kind: str, name: str, noun: str, example: str, fits: Callable[[Any], b
     return found[attribute]
 
 
-def install_finder() -> None:
-    """Register the import hook for plug-in files; repeated calls have no effect."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())
+def install_finder(carried: Mapping[str, bytes] | None = None) -> None:
+    """Register the import hook for plug-in files; `carried` are those of another computer, by path."""
+    finder = _finder()
+    if finder is None:
+        sys.meta_path.append(finder := _Finder())
+    finder.carried.update(carried or {})
+
+
+def _finder() -> _Finder | None:
+    return next((finder for finder in sys.meta_path if isinstance(finder, _Finder)), None)
 
 
 class _Finder(MetaPathFinder):
+    def __init__(self) -> None:
+        self.carried: dict[str, bytes] = {}
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if not fullname.startswith(_PREFIX):
             return None
-        return spec_from_file_location(fullname, unquote(fullname.removeprefix(_PREFIX)))
+        place = unquote(fullname.removeprefix(_PREFIX))
+        loader = _CarriedLoader(place, self.carried[place]) if place in self.carried else None
+        return spec_from_file_location(fullname, place, loader=loader)
+
+
+class _CarriedLoader(SourceLoader):
+    """Loads a module from the source that came with the driver, which this computer may lack."""
+
+    def __init__(self, place: str, source: bytes) -> None:
+        self._place, self._source = place, source
+
+    def get_filename(self, fullname: str) -> str:
+        return self._place
+
+    def get_data(self, path: str | bytes | os.PathLike[str]) -> bytes:
+        return self._source
 
 
 def _imported(kind: str, given: str, place: str) -> ModuleType:
-    if place.endswith(SUFFIX) and not Path(place).is_file():
+    finder = _finder()
+    is_carried = finder is not None and place in finder.carried
+    if place.endswith(SUFFIX) and not is_carried and not Path(place).is_file():
         raise RequestError(
             f"{kind} '{given}': there is no file '{place}'. A path is read from the folder where driftlab is "
             "started; give FILE.py:Class or package.module:Class."

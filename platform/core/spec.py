@@ -73,7 +73,12 @@ class _GrownPart(StrictPart):
 
     @model_serializer(mode="wrap")
     def _leave_out_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {key: value for key, value in write(self).items() if key not in self.later or value}
+        fields = type(self).model_fields
+        return {
+            key: value
+            for key, value in write(self).items()
+            if key not in self.later or (value and value != fields[key].default)
+        }
 
 
 class SystemPart(StrictPart):
@@ -230,14 +235,15 @@ class TeacherPart(_GrownPart):
 
 
 class ComputePart(_GrownPart):
-    """Torch device, precision and GPU share per actor; tables of CPU and GPU runs may differ."""
+    """Torch device, precision, GPU share per actor and placement; tables of CPU and GPU runs may differ."""
 
-    later = ("portable",)
+    later = ("portable", "placement")
 
     torch_device: str = "cpu"
     precision: Literal["float32", "bfloat16"] = "float32"  # of forward passes while networks are pre-trained
     gpus_per_actor: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # under Ray; one process shares nothing
     portable: bool = False  # the same bytes on every x86-64 processor with AVX2
+    placement: Literal["auto", "cells", "nodes"] = "auto"  # under Ray: an actor for whole cells, or for nodes of a kind
 
 
 class BudgetPart(StrictPart):

@@ -266,6 +266,8 @@ def _gpu_faults(compute: ComputePart) -> list[str]:
     kind, _, index = torch_device.partition(":")
     if kind != "cuda" or (index and not (index.isascii() and index.isdigit())):
         return [f"compute.torch_device is '{torch_device}'; allowed: cpu, cuda, cuda:N"]
+    if index and compute.gpus_per_actor:
+        return [f"compute.torch_device is '{torch_device}' and Ray assigns the GPUs of gpus_per_actor; write cuda"]
     if compute.portable:
         return [f"compute.portable is true and compute.torch_device is '{torch_device}'; only cpu can be portable"]
     return []

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import resource
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from driftlab.errors import BackendLost, DriftlabError, as_typed
-from driftlab.platform.core.records import Rows
+from driftlab.platform.core.records import Reply, Rows
 from driftlab.platform.lab.builds import settings_of
 from driftlab.platform.lab.forecast import Meter, meters_of
 from driftlab.platform.lab.plan import Plan
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import Experiment
 from driftlab.platform.results.tables.origin import Origin
+from driftlab.platform.sim.host import with_host
+from driftlab.platform.sim.nodes.cell import place_cell, report_times
 from driftlab.platform.sim.rows import failed_rows
 from driftlab.platform.sim.runner import Runner
 from driftlab.platform.sim.session import Backend, NodeId, Session, describe
@@ -48,7 +50,13 @@ def run_grid(experiment: Experiment, plan: Plan, backend: Backend, directory: Pa
     failed: tuple[tuple[str, str], ...] = ()
     if todo:
         work = GridContext(
-            settings_of(experiment, backend, progress), plan.origins, backend, directory, progress, meters
+            settings_of(experiment, backend, progress),
+            plan.origins,
+            backend,
+            directory,
+            progress,
+            meters,
+            threading.Semaphore(max(1, backend.whole_cells)),
         )
         failed = _run_cells(todo, work)
     return Outcome(directory, len(todo) - len(failed), kept, failed)
@@ -64,6 +72,7 @@ class GridContext:
     directory: Path
     progress: Progress
     meters: Mapping[str, Meter]  # by cell
+    free: threading.Semaphore = field(default_factory=threading.Semaphore)  # processes for whole cells
 
 
 def _run_cells(cells: Sequence[Cell], context: GridContext) -> tuple[tuple[str, str], ...]:
@@ -93,13 +102,11 @@ def _ended(cells: Sequence[Cell], context: GridContext) -> Iterator[tuple[Cell, 
 
 def _run_cell(cell: Cell, context: GridContext) -> str:
     """Run and record one cell; return the reason of a failure, or an empty text."""
-    started = time.perf_counter()
     setting = context.settings[setup_key(cell.workload, cell.system.scaling, cell.seed)]
     try:
         with _session(context, cell.id) as session:
-            loop = Runner(cell, setting, session, context.meters[cell.id])
-            loop.run()
-        rows, reason = _with_host(loop.ledger.rows, started), ""
+            rows = _rows_of(cell, setting, session, context)
+        reason = ""
     except (KeyboardInterrupt, BackendLost):
         raise  # the run stops, or its backend is gone
     except BaseException as error:  # a plug-in's sys.exit too fails only its cell; the others continue
@@ -107,6 +114,23 @@ def _run_cell(cell: Cell, context: GridContext) -> str:
         reason = str(error) if isinstance(error, DriftlabError) else describe(error)
         rows = failed_rows(cell, setting.experiment, reason)
     return _record(cell, rows, context) or reason
+
+
+def _rows_of(cell: Cell, setting: WorkloadSetup, session: Session, context: GridContext) -> Rows:
+    """Run one cell, its nodes in the backend's processes or the whole cell in one of them."""
+    meter = context.meters[cell.id]
+    if not context.backend.whole_cells:
+        started_s = time.perf_counter()
+        loop = Runner(cell, setting, session, meter)
+        loop.run()
+        return with_host(loop.ledger.rows, started_s)
+    with context.free:
+        node, before_s, reply = place_cell(session, cell, setting), 0.0, Reply()
+        for until_s in report_times(cell, setting.window_s):
+            reply = session.result(session.call(node, "advance", until_s))
+            meter((reply.facts - before_s) * len(cell.devices))
+            before_s = reply.facts
+        return reply.rows
 
 
 def _record(cell: Cell, rows: Rows, context: GridContext) -> str:
@@ -134,11 +158,3 @@ def _session(context: GridContext, name: str) -> Iterator[Session]:
         yield session
     finally:
         session.close()
-
-
-def _with_host(rows: Rows, started: float) -> Rows:
-    """Add the time and peak memory of the host process."""
-    (run,) = rows["runs"]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    host = {"host_seconds": [time.perf_counter() - started], "host_peak_memory_bytes": [peak]}
-    return {**rows, "runs": [{**run, **host}]}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from driftlab.errors import RequestError
+from driftlab.platform.core.records import Rows
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # names of glibc's malloc.h
 KEEP_BYTES = 2**30  # of freed memory, before any goes back to the system
@@ -59,6 +62,14 @@ def in_batch() -> Iterator[None]:
         yield
     finally:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+def with_host(rows: Rows, started_s: float) -> Rows:
+    """Add the time and peak memory of this process to the row of a finished cell."""
+    (run,) = rows["runs"]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    host = {"host_seconds": [time.perf_counter() - started_s], "host_peak_memory_bytes": [peak]}
+    return {**rows, "runs": [{**run, **host}]}
 
 
 def gpus() -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from driftlab.platform.core.kept import kept
 from driftlab.platform.core.records import Reply
 from driftlab.platform.core.registry import import_class
 from driftlab.platform.sim import portable
@@ -19,6 +20,7 @@ NODE_CLASSES: Mapping[Kind, str] = {  # plain classes, which every backend runs
     "learner": "driftlab.platform.sim.nodes.learner:LearnerNode",
     "builder": "driftlab.platform.sim.nodes.networks:Builder",
     "recorder": "driftlab.platform.results.tables.recorder:Recorder",
+    "cell": "driftlab.platform.sim.nodes.cell:CellNode",
 }
 
 
@@ -64,11 +66,13 @@ class InlineBackend:
 
     name = "inline"
     concurrency = 1
+    whole_cells = 0
 
     def __init__(self) -> None:
         use_one_thread()
         portable.settle()
         keep_freed_memory()
+        kept().clear()
 
     def open(self, session: str) -> InlineSession:
         return InlineSession()

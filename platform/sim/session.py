@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from driftlab.errors import DriftlabError, RunError
 from driftlab.platform.core.records import Reply
 
-Kind = Literal["device", "application", "teacher", "learner", "builder", "recorder"]
+Kind = Literal["device", "application", "teacher", "learner", "builder", "recorder", "cell"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,11 @@ class Backend(Protocol):
     @property
     def concurrency(self) -> int:
         """Return the number of sessions that may usefully run at the same time."""
+        ...
+
+    @property
+    def whole_cells(self) -> int:
+        """Return the number of nodes that compute whole cells at the same time; 0: cells are separate nodes."""
         ...
 
     def open(self, session: str) -> Session: ...

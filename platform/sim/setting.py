@@ -224,6 +224,19 @@ class AppNetworks:
         return self.student.cost if variant is None else self.student.profile[variant].cost
 
     @property
+    def jobs(self) -> tuple[Job, ...]:
+        """Return the jobs that built its networks and packs."""
+        built = [one.weights for one in (self.student, self.teacher) if one is not None]
+        return (*built, *self.packs.values())
+
+    def with_jobs(self, jobs: Mapping[Any, Any]) -> AppNetworks:
+        """Return a copy with other values for these jobs."""
+        student = replace(self.student, weights=jobs[self.student.weights])
+        teacher = None if self.teacher is None else replace(self.teacher, weights=jobs[self.teacher.weights])
+        packs = {name: jobs[job] for name, job in self.packs.items()}
+        return replace(self, student=student, teacher=teacher, packs=packs)
+
+    @property
     def task(self) -> Task:
         return task_of(self.student.name)
 
@@ -285,6 +298,16 @@ class WorkloadSetup:
     server_order: Literal["arrival", "round_robin"] = "arrival"  # of training rounds without a scheduling member
     torch_device: str = "cpu"
     tuned: Mapping[str, str] = field(default_factory=dict)  # by system: which search its settings come from
+
+    @property
+    def networks(self) -> tuple[Job, ...]:
+        """Return the jobs that built its networks and packs, without duplicates."""
+        found = [job for app in self.apps.values() for job in app.jobs]
+        return tuple(dict.fromkeys(found))
+
+    def with_networks(self, jobs: Mapping[Any, Any]) -> WorkloadSetup:
+        """Return a copy with other values for the jobs of its networks."""
+        return replace(self, apps={name: app.with_jobs(jobs) for name, app in self.apps.items()})
 
     def grace_of(self, stream: StreamSpec) -> float:
         """Return the grace of a stream: the time after a frame until which its live prediction may be ready."""

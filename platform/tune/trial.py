@@ -16,11 +16,10 @@ from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import Experiment
 from driftlab.platform.sim.inline import InlineBackend, InlineJob, InlineSession
 from driftlab.platform.sim.runner import Runner
-from driftlab.platform.sim.session import NodeId, describe, run_verb
+from driftlab.platform.sim.session import NodeId, describe
 from driftlab.platform.sim.setting import Cell, setup_key
 from driftlab.platform.tune.document import experiment_of
 from driftlab.platform.tune.measures import mean, measures_of, measures_so_far
-from driftlab.platform.tune.shared_streams import SharedStreams, SharingCamera
 
 SEARCH, BEST, DEFAULTS = "search", "best", "defaults"  # stages
 RUNNING, DONE, STOPPED, FAILED = "running", "done", "stopped", "failed"
@@ -56,16 +55,15 @@ OnTrialEnd = Callable[[Assignment, TrialOutcome], None]
 
 
 class WarmBackend(InlineBackend):
-    """Keeps the networks and the frames of a trial, so that the next one in this process finds them."""
+    """Keeps the networks of a trial, so that the next one in this process finds them."""
 
     def __init__(self) -> None:
         super().__init__()
         self._built: dict[str, InlineJob] = {}
-        self._streams = SharedStreams()
 
     def open(self, session: str) -> InlineSession:
         """Open a session; the session for builds keeps its networks."""
-        return _Building(built=self._built) if session == "artefacts" else _Watching(self._streams)
+        return _Building(built=self._built) if session == "artefacts" else InlineSession()
 
 
 class _Building(InlineSession):
@@ -83,20 +81,6 @@ class _Building(InlineSession):
                 del self._built[next(iter(self._built))]
             self._built[name] = made
         return self._built[name]
-
-
-class _Watching(InlineSession):
-    """Opens the streams of devices from those that trials share."""
-
-    def __init__(self, streams: SharedStreams) -> None:
-        super().__init__()
-        self._streams = streams
-
-    def place(self, node: NodeId, *args: Any) -> None:
-        if node.kind == "device":
-            self.nodes[node] = run_verb(node, "start", SharingCamera, [*args, self._streams])
-        else:
-            super().place(node, *args)
 
 
 class Evaluation:

@@ -19,13 +19,17 @@ from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import Reply
 from driftlab.platform.core.registry import Member, import_class
+from driftlab.platform.lab.builds import settings_of
+from driftlab.platform.lab.cells import cells_of
+from driftlab.platform.lab.progress import Progress
+from driftlab.platform.lab.read import parse
 from driftlab.platform.networks import state
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import state_of
 from driftlab.platform.networks.tasks.tasks import SEGMENTATION
 from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe, SourceSummaryRecipe
-from driftlab.platform.sim.inline import NODE_CLASSES
+from driftlab.platform.sim.inline import NODE_CLASSES, InlineBackend
 from driftlab.platform.sim.nodes.camera import CameraNode
 from driftlab.platform.sim.nodes.learner import LearnerNode
 from driftlab.platform.sim.setting import AppNodeConfig, StreamSpec, StudentSpec, TeacherSpec
@@ -277,7 +281,25 @@ def scripts(folder: Path) -> list[Script]:
         application_of_buffers_script(),
         *adapting_application_scripts(),
         *stateless_scripts(folder),
+        cell_script(),
     ]
+
+
+def cell_script() -> Script:
+    document = {
+        "name": "whole",
+        "systems": ["no_custom"],
+        "workloads": [{"name": STREAM.workload, "duration_s": 2, "fps": 2, "height": HEIGHT, "width": WIDTH}],
+        "window_s": 1.0,
+        "bounds": False,
+        "student": {"network": "half", "pretrain_steps": 0},
+    }
+    (cell,), (setup,) = cells_of(parse(document)), settings_of(parse(document), InlineBackend(), Progress()).values()
+    jobs = setup.networks
+    numbered = setup.with_networks({job: number for number, job in enumerate(jobs)})
+    return Script(
+        "cell", (cell, numbered, *[job.reply.payload for job in jobs]), (("advance", (1.0,)), ("advance", (2.0,)))
+    )
 
 
 def called(node: Any, calls: Sequence[tuple[str, tuple[Any, ...]]]) -> list[Any]:
@@ -321,11 +343,11 @@ def test_every_verb_is_called(all_scripts):
         assert methods == verbs[kind], kind
 
 
-@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("number", range(13))
 class TestEveryNode:
     @pytest.fixture
     def script(self, all_scripts, number) -> Script:
-        assert len(all_scripts) == 12
+        assert len(all_scripts) == 13
         return all_scripts[number]
 
     def test_every_verb_returns_a_reply(self, script):

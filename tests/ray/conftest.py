@@ -78,6 +78,17 @@ def spread(one_ray):
 
 
 @pytest.fixture
+def whole(spread, monkeypatch):
+    """The same Ray, on which two actors compute whole cells; the other actors hold some of its CPUs."""
+    from driftlab.actors.pool import CPUS_PER_ACTOR, Pool
+
+    monkeypatch.setattr(Pool, "_cpus", lambda self, kind, shared: 0.0 if kind == "recorder" else CPUS_PER_ACTOR)
+    spread.pool.placement = "cells"
+    yield spread
+    spread.pool.placement = "nodes"
+
+
+@pytest.fixture
 def no_ray(one_ray):
     """A process without Ray."""
     one_ray.end()

@@ -7,10 +7,11 @@ import time
 from collections import Counter
 from typing import Any
 
+import pytest
 from documents_factory import LEARNING, NESTED, SHARING, TINY
 
 from driftlab.actors import faults
-from driftlab.platform.lab.seal import run
+from driftlab.platform.lab.seal import resume, run
 from driftlab.platform.results.tables.diff import differences
 
 LIMIT_S = 200  # a run takes seconds, and a kill comes every second
@@ -28,6 +29,9 @@ SHARED = {**SHARING, "systems": [*SHARING["systems"], CHOSEN, FOLLOWING]}
 DOCUMENTS = {"alone": DOCUMENT, "learning": LEARNING, "shared": SHARED}
 
 
+WHOLE_KILLS = 2
+
+
 def under_load(document: dict[str, Any]) -> dict[str, Any]:
     """Add the load of other programs to every device."""
     fleets = [
@@ -37,10 +41,20 @@ def under_load(document: dict[str, Any]) -> dict[str, Any]:
     return {**document, "fleets": fleets}
 
 
-def test_killed_actors_of_every_kind_do_not_change_tables(spread, tmp_path):
+@pytest.fixture(scope="module")
+def documents():
+    return {name: under_load(document) for name, document in DOCUMENTS.items()}
+
+
+@pytest.fixture(scope="module")
+def references(documents, tmp_path_factory):
+    """The folders of finished runs in one process."""
+    folder = tmp_path_factory.mktemp("references")
+    return {name: run(document, out=folder / name).directory for name, document in documents.items()}
+
+
+def test_killed_actors_of_every_kind_do_not_change_tables(spread, documents, references, tmp_path):
     """Every device and application has a separate process, which is the hardest case."""
-    documents = {name: under_load(document) for name, document in DOCUMENTS.items()}
-    references = {name: run(document, out=tmp_path / name).directory for name, document in documents.items()}
     deadline = time.monotonic() + LIMIT_S
     with faults.kill_repeatedly(len(faults.EVERY_KIND), 1.0, seed=0) as killed:
         for number in itertools.count():
@@ -52,3 +66,24 @@ def test_killed_actors_of_every_kind_do_not_change_tables(spread, tmp_path):
                 break
             assert time.monotonic() < deadline, f"{number + 1} rounds, and no more was killed than {killed}"
     assert Counter(map(faults.kind_in, killed)) == dict.fromkeys(faults.EVERY_KIND, 1)
+
+
+def test_whole_cells_have_the_tables_of_one_process_when_killed_and_resumed(whole, documents, references, tmp_path):
+    """A run may be resumed with separate nodes."""
+    folder, deadline = tmp_path / "alone-0", time.monotonic() + LIMIT_S
+    with faults.kill_repeatedly(WHOLE_KILLS, 0.5, seed=0, labels=("Cell",)) as killed:
+        for number in itertools.count():
+            for name, document in documents.items():
+                outcome = run(document, out=tmp_path / f"{name}-{number}", open_backend=lambda: whole)
+                assert outcome.failed == ()
+                assert differences(references[name], outcome.directory) == []
+            if len(killed) == WHOLE_KILLS:
+                break
+            assert time.monotonic() < deadline, f"{number + 1} rounds, and no more was killed than {killed}"
+    cells = [file.stem for file in sorted((folder / "tables/runs").iterdir())]
+    for file in sorted((folder / "tables/runs").iterdir())[: len(cells) // 2]:
+        file.unlink()
+    whole.pool.placement = "nodes"
+    outcome = resume(folder, open_backend=lambda: whole)
+    assert (outcome.done, outcome.failed) == (len(cells) // 2, ())
+    assert differences(references["alone"], folder) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -101,6 +102,22 @@ def test_actors_have_readable_names(backend, session):
     names = set(ray.util.list_named_actors())
     kinds = ("EdgeDevice", "Application", "Teacher", "Learner", "Recorder")
     assert {f"run/{kind}-0" for kind in kinds} <= names  # "run" is the name of the run
+
+
+def test_ray_counts_the_cpus_that_actors_request(backend, session):
+    """An autoscaler adds computers for requests that do not fit, and a worker's four actors fill one CPU."""
+    session.place(DEVICE, "d")
+    session.result(session.call(DEVICE, "work", 1))
+    requested = sum(slot.resources["CPU"] for slots in backend.pool._slots.values() for slot in slots)
+    assert requested >= 1
+    deadline = time.monotonic() + 30
+    while (used := used_cpus()) != pytest.approx(requested, abs=0.1) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert used == pytest.approx(requested, abs=0.1)  # separate actors after a loss request a thousandth
+
+
+def used_cpus():
+    return ray.cluster_resources()["CPU"] - ray.available_resources().get("CPU", 0.0)
 
 
 def test_every_kind_computes_with_one_thread(session):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 import threading
+from dataclasses import replace
 
 import pytest
 
 from driftlab.actors import cluster
 from driftlab.actors.cluster import PROCESS_BYTES, Cluster, ClusterConfig
-from driftlab.actors.pool import ActorSlot, Pool
+from driftlab.actors.pool import CPUS_PER_ACTOR, WARM, ActorSlot, Pool
 from driftlab.errors import RequestError
 
 BIG = Cluster("ns", cpus=4, gpus=0.0, memory_bytes=1000 * PROCESS_BYTES, dashboard_url=None)
@@ -17,7 +18,7 @@ BIG = Cluster("ns", cpus=4, gpus=0.0, memory_bytes=1000 * PROCESS_BYTES, dashboa
 
 @pytest.fixture(autouse=True)
 def no_actors(monkeypatch):
-    monkeypatch.setattr(Pool, "_create", lambda self, kind, name: ActorSlot(name, kind, None, None))
+    monkeypatch.setattr(Pool, "_create", lambda self, kind, name, asked: ActorSlot(name, kind, None, None, asked))
 
 
 def names(pool, kind, count):
@@ -72,6 +73,58 @@ def test_gpus_limit_the_number_of_actors():
     assert len(set(names(pool, "device", 20))) == 8
 
 
+def test_whole_cells_have_an_actor_per_worker_which_builds_their_networks_too():
+    pool = Pool(ClusterConfig(workers=2, placement="cells"), BIG, {})
+    assert Pool(ClusterConfig(workers=2), BIG, {}).whole_cells == 0
+    assert pool.whole_cells == 2
+    pool.warm()
+    assert names(pool, "builder", 3) == ["Cell-0", "Cell-1", "Cell-0"]
+    for end in (0, 1, 1, 0):  # builders stay, and a cell that follows another one gets the idle actor
+        cells = [pool.take("cell"), pool.take("cell")]
+        assert {cell.name for cell in cells} == {"Cell-0", "Cell-1"}
+        pool.give(cells[end])
+        assert pool.take("cell") is cells[end]
+        for cell in cells:
+            pool.give(cell)
+    assert names(pool, "recorder", 1) == ["Recorder-0"]
+
+
+def test_gpus_limit_the_number_of_whole_cells():
+    large = Cluster("ns", cpus=8, gpus=2.0, memory_bytes=2**40, dashboard_url=None)
+    assert Pool(ClusterConfig(gpus_per_actor=0.5, placement="cells"), large, {}).whole_cells == 4
+
+
+def cpus(pool, kinds):
+    """Return the CPUs that the actors of these nodes request together."""
+    slots = {slot.name: slot for kind in kinds for slot in [pool.take(kind) for _ in range(99)]}
+    return round(sum(slot.resources["CPU"] for slot in slots.values()), 6)
+
+
+@pytest.mark.parametrize(("placement", "kinds"), [("cells", ["cell"]), ("nodes", WARM)])
+def test_the_actors_of_a_worker_request_one_cpu_and_memory_so_that_a_cluster_grows(placement, kinds):
+    pool = Pool(ClusterConfig(workers=6, placement=placement), BIG, {})  # four CPUs exist
+    assert cpus(pool, (*kinds, "recorder")) == pytest.approx(6)
+    assert pool.take(kinds[0]).resources["memory"] >= PROCESS_BYTES
+    assert "memory" not in pool.take("recorder").resources
+
+
+@pytest.mark.parametrize(("placement", "kinds"), [("cells", ["cell"]), ("nodes", WARM)])
+@pytest.mark.parametrize("workers", [1, 3, 40])
+def test_a_local_ray_has_the_cpus_that_its_actors_request(placement, kinds, workers):
+    """It gets no more computers, so actors that request more would wait without end."""
+    here = replace(BIG, cpus=min(workers, 4), local=object())
+    pool = Pool(ClusterConfig(workers=workers, placement=placement), here, {})
+    assert min(workers, 4) * 0.9 < cpus(pool, kinds) <= min(workers, 4)
+
+
+def test_single_devices_and_replacements_request_little():
+    """Their number has no limit."""
+    pool = Pool(ClusterConfig(workers=2, devices_per_actor=1), BIG, {})
+    assert pool.take("device").resources["CPU"] == CPUS_PER_ACTOR
+    assert pool.take("learner").resources["CPU"] == 0.25
+    assert pool.twin(pool.take("learner")).resources["CPU"] == CPUS_PER_ACTOR
+
+
 @pytest.mark.parametrize(
     ("share", "gpus", "message"),
     [
@@ -83,6 +136,12 @@ def test_gpus_limit_the_number_of_actors():
 def test_missing_gpus_are_refused(share, gpus, message):
     with pytest.raises(RequestError, match=message):
         cluster.check_gpus(ClusterConfig(gpus_per_actor=share), gpus)
+
+
+def test_a_whole_cell_needs_one_share():
+    cluster.check_gpus(ClusterConfig(gpus_per_actor=0.5, placement="cells"), 0.5)
+    with pytest.raises(RequestError, match=r"a cell needs 0\.5 GPUs, and there are 0\. Leave it at 0"):
+        cluster.check_gpus(ClusterConfig(gpus_per_actor=0.5, placement="cells"), 0.0)
 
 
 @pytest.mark.parametrize("address", ["here", "host:", ":1", "host:port", "ray://host:10001", "http://host:80", ""])

@@ -89,7 +89,9 @@ def test_claims_are_listed_in_order_of_numbers():
 def test_a_dry_run_prints_the_grid_with_time_and_disk():
     rows = dict(line.split("  ", 1) for line in call("run", "ams-clients", "--dry-run").splitlines() if "  " in line)
     grid = {name.strip(): text.strip() for name, text in rows.items()}
-    assert list(grid) == ["systems", "workloads", "fleets", "seeds", "networks", "frames", "time", "memory", "disk"]
+    places = ["systems", "workloads", "fleets", "seeds", "placement"]
+    assert list(grid) == [*places, "networks", "frames", "time", "memory", "disk"]
+    assert grid["placement"] == "nodes: fleet 'alone' has 9 devices"
     assert grid["systems"] == "ams, ams-steady, ams-patient  [3]"
     assert "devices-4 (4 devices)" in grid["fleets"]
     assert grid["frames"] == f"{3 * 5 * (9 + 4 + 6 + 9) * 150:,}"

@@ -90,7 +90,11 @@ def test_the_report_of_an_edited_spec_warns(run):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"summary": "other"}, {"clock": "wall"}, {"compute": {"torch_device": "cpu", "gpus_per_actor": 0.5}}],
+    [
+        {"summary": "other"},
+        {"clock": "wall"},
+        {"compute": {"torch_device": "cpu", "gpus_per_actor": 0.5, "placement": "nodes"}},
+    ],
 )
 def test_settings_that_change_no_row_may_be_edited(run, changes):
     edit(run, **changes)

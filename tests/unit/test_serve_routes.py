@@ -23,7 +23,7 @@ from driftlab.serve_apps.quotas import Limits
 from driftlab.serve_apps.tokens import enrolment_of
 
 LIMITS = Limits(
-    max_sessions=2, body_bytes=4096, image_bytes=4096, wrong_tokens=1e6, resyncs=0.01, sockets=1, openings=0.01
+    max_sessions=2, body_bytes=160_000, image_bytes=160_000, wrong_tokens=1e6, resyncs=0.01, sockets=1, openings=0.01
 )
 
 
@@ -141,8 +141,8 @@ def test_a_browser_sends_the_token_as_a_password(server):
 
 def test_large_and_invalid_bodies_are_refused(server, session):
     path = f"/sessions/{session['id']}"
-    assert raw(server, "POST", f"{path}/uploads", TOKEN, b"x" * 5000)[0] == 413
-    assert raw(server, "POST", f"{path}/predict", TOKEN, b"x" * 5000)[0] == 413
+    assert raw(server, "POST", f"{path}/uploads", TOKEN, b"x" * 200_000)[0] == 413
+    assert raw(server, "POST", f"{path}/predict", TOKEN, b"x" * 200_000)[0] == 413
     assert raw(server, "POST", f"{path}/uploads", TOKEN, b"torn")[0] == 422
     assert raw(server, "POST", f"{path}/predict", TOKEN, b"no image")[0] == 422
     large = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + b"\0\0\x80\0" * 2  # refused by its header
@@ -195,6 +195,35 @@ def test_a_session_above_its_quota_is_refused_alone(server, session, monkeypatch
     assert [line.open(0) for line in lines] == [True, False, False]
     lines[0].close()
     assert raw(server, "DELETE", f"/sessions/{other['id']}", TOKEN)[0] == 200
+
+
+def sent(server, opened, body, **headers):
+    """Send images; return status, body and headers of the reply."""
+    path = f"/sessions/{opened['id']}/predict"
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    status, data, reply = raw(server, "POST", path, opened["token"], body, **named)
+    return status, data, reply.headers
+
+
+def test_pixels_of_several_images_have_the_predictions_of_encoded_ones(server, session):
+    images = np.random.default_rng(0).integers(0, 255, (3, 32, 48, 3), dtype=np.uint8)
+    encoded = [cv2.imencode(".png", np.ascontiguousarray(image[..., ::-1]))[1].tobytes() for image in images]
+    single = [json.loads(sent(server, session, one)[1]) for one in encoded]
+    binary = {"Content_Type": "application/x-rgb"}
+    assert json.loads(sent(server, session, images.tobytes(), **binary)[1]) == single
+    status, body, headers = sent(server, session, images.tobytes(), **binary, Accept="application/octet-stream")
+    shape = tuple(map(int, headers["driftlab-shape"].split(",")))
+    found = np.frombuffer(body, headers["driftlab-type"]).reshape(shape)
+    assert (status, headers["driftlab-version"], shape) == (200, "0", (3, 32, 48))
+    assert found.tolist() == [one["prediction"] for one in single]
+    one = sent(server, session, encoded[0], Accept="application/octet-stream")[1]
+    assert np.array_equal(np.frombuffer(one, np.uint8), found[0].ravel())
+
+
+@pytest.mark.parametrize("count", [0, 1, 33 * 32 * 48 * 3])
+def test_bytes_that_are_no_images_of_the_network_are_refused(server, session, count):
+    status, reason, _ = sent(server, session, bytes(count), Content_Type="application/x-rgb")
+    assert (status, b"are not 1 to 32 images of 32 x 48 RGB pixels" in reason) == (422, True)
 
 
 @pytest.mark.slow

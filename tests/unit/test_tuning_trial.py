@@ -9,9 +9,6 @@ import tuning_factory as factory
 from driftlab.platform.lab.seal import run
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.results.tables.search import METRICS, SEARCH_TABLES
-from driftlab.platform.sim.nodes.camera import stream_of
-from driftlab.platform.sim.setting import StreamSpec
-from driftlab.platform.tune import shared_streams
 from driftlab.platform.tune.document import experiment_of, overrides_of
 from driftlab.platform.tune.trial import Assignment, WarmBackend, outcomes
 from driftlab.tune_spaces import catalogue
@@ -160,19 +157,6 @@ def test_networks_and_frames_are_kept_from_trial_to_trial(backend, monkeypatch):
     monkeypatch.setattr(SignsStream, "_frame", lambda *args: pytest.fail("it was drawn again"))
     (again,) = outcome_of(document, {factory.BATCH: 5}, backend)
     assert (again.status, again.reason) == ("done", None)
-
-
-@pytest.mark.parametrize("kept_bytes", [shared_streams.KEPT_BYTES, 0, 3 * 32 * 48 * 4])
-def test_shared_stream_equals_its_stream(monkeypatch, kept_bytes):
-    monkeypatch.setattr(shared_streams, "KEPT_BYTES", kept_bytes)
-    spec = StreamSpec("streets/running", 3, 32, 48, 2.5, 4.0)
-    stream, shared = stream_of(spec), shared_streams.SharedStreams().open(spec, 1)
-    assert (shared.name, shared.size, shared.has_truth) == (stream.name, stream.size, stream.has_truth)
-    for times_s in ([0.0, 0.4, 0.8], [0.8, 1.2, 0.0, 1.2], [], [1.2], [1.2]):
-        found, drawn = shared.at(times_s), stream.at(times_s)
-        assert all(np.array_equal(getattr(found, name), getattr(drawn, name)) for name in FRAMES)
-        assert [box.tolist() for box in found.boxes] == [box.tolist() for box in drawn.boxes]
-        found.images[:] = 0  # the caller's own
 
 
 def test_settings_are_written_as_the_command_line_takes_them():

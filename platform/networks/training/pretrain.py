@@ -148,6 +148,7 @@ def build_pack(recipe: SourceSummaryRecipe, stored: Weights, limit_s: float = ma
     """Return an adaptation member's summary of a family of networks and its training data."""
     network, scaling = recipe.family.network, limited(recipe.family.scaling, limit_s)
     model = build(network.network, network.classes, seed=0, size=(network.height, network.width)).eval()
+    model.to(torch_device(network.device))
     family = scaling.restore(model, stored, (network.height, network.width))
     with deterministic(seed_for(network.seed, "pack")):
         pack: Weights = limited(recipe.adaptation, limit_s).summarise_source_family(scaling, family, draw_data(network))

@@ -19,6 +19,7 @@ KEY = b"driftlab.seal"
 IRRELEVANT_KEYS = frozenset(
     {"systems", "workloads", "fleets", "seeds", "bounds", "bound_rows", "summary", "size", "clock"}
 )
+PLACES = frozenset({"gpus_per_actor", "placement"})  # of `compute`: which process computes changes no row
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def cell_spec(spec: Mapping[str, Any], system: str, workload: str, fleet: str, s
         raise KeyError(seed)
     common = {key: value for key, value in spec.items() if key not in IRRELEVANT_KEYS}
     if isinstance(compute := common.get("compute"), Mapping):
-        common["compute"] = {key: value for key, value in compute.items() if key != "gpus_per_actor"}
+        common["compute"] = {key: value for key, value in compute.items() if key not in PLACES}
     own = {"system": rows[system], "workload": workloads[workload], "fleet": fleets[fleet], "seed": seed}
     plain: dict[str, Any] = json.loads(json.dumps({**common, **own}))  # as it is read from the seal
     return plain

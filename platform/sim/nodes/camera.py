@@ -11,7 +11,9 @@ import numpy as np
 
 from driftlab.datasets.catalogue import open_stream
 from driftlab.datasets.frames import Frames, Stream, frame_times
+from driftlab.platform.core.kept import kept
 from driftlab.platform.core.records import Captured, Reply, Uploaded
+from driftlab.platform.sim.kept_stream import KeptStream
 from driftlab.platform.sim.nodes.boundaries import BoundaryDetector, image_statistics
 from driftlab.platform.sim.setting import StreamSpec
 from driftlab.platform.streaming.base import Sampling
@@ -50,7 +52,7 @@ class CameraNode:
     def _stream(self, scale: int = 1) -> Stream:
         """Return the stream at the student's size or larger."""
         if scale not in self._streams:
-            self._streams[scale] = self._open(scale)
+            self._streams[scale] = KeptStream(self._open(scale), f"{self._spec} at {scale}", kept())
         return self._streams[scale]
 
     def capture(self, start_s: float, stop_s: float) -> Reply:

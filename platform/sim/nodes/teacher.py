@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,8 +11,10 @@ import numpy.typing as npt
 
 from driftlab.datasets.frames import IGNORE, Frames
 from driftlab.errors import RequestError
+from driftlab.platform.core.kept import content_key, kept
 from driftlab.platform.core.records import Labelled, Packed, Reply, Weights
 from driftlab.platform.core.seeding import rng_for
+from driftlab.platform.networks.digest import digest
 from driftlab.platform.networks.tasks import tasks
 from driftlab.platform.networks.tasks.tasks import TaskLabels
 from driftlab.platform.sim.setting import TeacherSpec
@@ -32,6 +35,7 @@ class TeacherNode:
     def __init__(self, spec: TeacherSpec, weights: Weights | None = None) -> None:
         self._spec, self._task = spec, tasks.find(spec.task)
         self._network = None if weights is None else _network(spec, weights)
+        self._name = "" if weights is None else f"{spec} {digest(weights)}"
 
     def receive(
         self, payload: bytes, sampling: Sampling, size: tuple[int, int], damage: MessageDamage | None = None
@@ -43,11 +47,15 @@ class TeacherNode:
         """Label every frame."""
         if self._network is None:
             labels = self._truth(frames)
-        else:
-            from driftlab.platform.networks.predict import predict
-
-            labels = predict(self._network, frames.images, task=self._task, device=self._spec.torch_device)
+        else:  # whole batches: the rounding of a frame's scores may depend on its batch
+            labels = kept().once(content_key(self._name, frames.images), partial(self._predict, frames))
         return Reply(Labelled(len(frames)), payload=labels)
+
+    def _predict(self, frames: Frames) -> TaskLabels:
+        from driftlab.platform.networks.predict import predict
+
+        assert self._network is not None
+        return predict(self._network, frames.images, task=self._task, device=self._spec.torch_device)
 
     def pack(self, labels: TaskLabels) -> Reply:
         """Encode the labels of one frame."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
+from driftlab.platform.core.kept import content_key, kept
 from driftlab.platform.networks.tasks import flow
 from driftlab.platform.networks.tasks.flow import Gray, Map
 from driftlab.platform.networks.tasks.tasks import SEGMENTATION, Task, TaskLabel
@@ -34,7 +36,7 @@ class Tracker:
     _seen: dict[float, Gray] = field(default_factory=dict)  # by time
     _steps: dict[tuple[float, float], Map] = field(default_factory=dict)  # flow from a frame to an earlier one
     _followed: list[float] = field(default_factory=list)  # times of the frames that were processed
-    _flows: int = 0  # number of computed flows
+    _flows: int = 0  # number of flows that the device computed, kept here or not
 
     def add(self, keyframe: Keyframe) -> None:
         """Add labels that have just arrived."""
@@ -71,7 +73,9 @@ class Tracker:
 
     def _step(self, before_s: float, now_s: float) -> Map:
         if (before_s, now_s) not in self._steps:
-            self._steps[before_s, now_s] = flow.flow(self._seen[now_s], self._seen[before_s])
+            now, before = self._seen[now_s], self._seen[before_s]
+            step = kept().once(content_key("flow", now, before), partial(flow.flow, now, before))
+            self._steps[before_s, now_s] = step
             self._flows += 1
         return self._steps[before_s, now_s]
 
