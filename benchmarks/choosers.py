@@ -1,9 +1,10 @@
-"""Compare rules that choose among the networks of a run on drawn loads; prints a JSON line per family and rule.
+"""Compare rules that choose among the networks of a run on drawn loads.
 
-`RUN` is the folder of a run whose table `variants` has the networks, such as one of adascale-loads. Sessions are
-replayed without networks (`scaling/replay.py`). Each line has means over loads and seeds and, beside AdaScale's rule on
-the same networks, the differences with their 95 % intervals over seeds. `+exits` are rules whose frames leave a path
-where the next stage would be late; `@10Hz` rules have ten readings per second in place of two.
+The benchmark prints a JSON line per family and rule. `RUN` is the folder of a run whose table `variants` has the
+networks, such as one of adascale-loads. Sessions are replayed without networks (`scaling/replay.py`). Each line has
+means over loads and seeds, and the differences from AdaScale's rule on the same networks with their 95 % intervals over
+seeds. `+exits` are rules whose frames leave a path where the next stage would be late; `@10Hz` rules have ten readings
+per second in place of two.
 """
 
 from __future__ import annotations

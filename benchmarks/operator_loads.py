@@ -1,11 +1,11 @@
-"""Measure how other programs slow the operators of a supernet; prints one JSON line: world/operator_loads.json.
+"""Measure how other programs slow the operators of a supernet.
 
-Each operator runs on 64 channels of 16 x 16 places: alone, beside a program that computes, and beside one that copies
-memory. A round measures all of them in random order, so that other disturbances are spread evenly. A time is the
-median over rounds of the processor time of the thread, which leaves out the time when other programs have the core: it
-rises as they take caches and the bandwidth of memory. `cpu` and `memory` are the rise, as a share, beside a program
-that computes or copies all the time. The load is one process for at most `--seconds`. Only an administrator may set a
-clock: all operators take time in proportion to it.
+The benchmark prints one JSON line: world/operator_loads.json. Each operator runs on 64 channels of 16 x 16 places:
+alone, next to a program that computes, and next to one that copies memory. A round measures all of them in random
+order, so that other disturbances are spread evenly. A time is the median over rounds of the processor time of the
+thread, which leaves out the time when other programs have the core: it rises as they take caches and the bandwidth of
+memory. `cpu` and `memory` are the rise, as a share, next to a program that computes or copies all the time. The load is
+one process for at most `--seconds`. Only an administrator may set a clock: all operators take time in proportion to it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def copy(stop: Event, until_s: float) -> None:
 
 @contextmanager
 def loaded(program: Callable[[Event, float], None] | None, seconds: float) -> Iterator[None]:
-    """Run a program beside the block, for at most some seconds."""
+    """Run a program in parallel with the block, for at most some seconds."""
     if program is None:
         yield
         return

@@ -1,4 +1,7 @@
-"""Tiny ImageNet in its layout: a folder per class for training, a list of the validation images for testing."""
+"""Read Tiny ImageNet in its layout.
+
+Training images are in a folder per class; a list names the validation images, which serve for testing.
+"""
 
 from __future__ import annotations
 

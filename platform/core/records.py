@@ -105,7 +105,10 @@ class TaskCost:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """How much other programs slow a network besides taking the CPU: shares of its time, added at full load."""
+    """How much other programs slow a network besides taking the CPU.
+
+    The values are shares of its time, added at full load.
+    """
 
     cpu: float = 0.0  # if they compute all the time
     memory: float = 0.0  # if they use all the memory

@@ -168,7 +168,10 @@ def parse(
 
 
 def _without_params(document: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return a document without the parameters of workloads that overrides replace by those of another kind."""
+    """Return a document without the parameters of replaced workloads.
+
+    A workload counts as replaced if an override names one of another kind.
+    """
     replaced = dict(one.partition("=")[::2] for one in overrides)
     workloads = []
     for number, part in enumerate(_mappings(document, "workloads")):

@@ -64,7 +64,10 @@ def choose(rule: Chooser, variants: Sequence[Variant], budget: Budget, state: An
 
 
 def literal(variants: Sequence[Variant], budget: Budget) -> int:
-    """Return the network with the least latency and energy within the limits (Eq. 6 and 7, without a floor)."""
+    """Return the network with the least latency and energy within the limits.
+
+    The rule is Eq. 6 and 7 of AdaScale, without a floor.
+    """
     limits = limits_of(budget, 0.0)
     return pick(PathTable.of(variants), predicted_slowdown(budget), limits, PathObjective(mode="paper"))[0]
 
@@ -77,7 +80,10 @@ def clairvoyant(variants: Sequence[Variant], budget: Budget) -> int:
 
 
 def expected(variants: Sequence[Variant], budget: Budget) -> int:
-    """Return the network with the largest expected accuracy in time, within the goals if any network keeps them."""
+    """Return the network with the largest expected accuracy in time.
+
+    It is within the goals if any network keeps them.
+    """
     if not budget.load or budget.latency_s is None:
         return prefer(variants, budget)
     table, limits = PathTable.of(variants), limits_of(budget, 0.0)
@@ -91,7 +97,10 @@ def expected(variants: Sequence[Variant], budget: Budget) -> int:
 
 
 def in_time_probabilities(latency_s: Floats, budget: Budget) -> Floats:
-    """Return the probability of each latency on the idle processor to be within the limit for the next frames."""
+    """Return the probability of each latency to be within the limit for the next frames.
+
+    Latencies are those on the idle processor.
+    """
     assert budget.latency_s is not None, "every latency is within no limit"
     newest = budget.load[-1]
     step_s = _interval_s(budget.load)
@@ -110,8 +119,8 @@ def in_time_probabilities(latency_s: Floats, budget: Budget) -> Floats:
 def load_distribution(past: Sequence[float], steps: int) -> tuple[Floats, Floats]:
     """Return possible CPU loads of the next steps, one series per row, with weights.
 
-    Each series is a change of the past, moved to the newest load. A normal drift has a small weight beside them, and
-    the whole one before there are enough readings.
+    Each series is a change of the past, moved to the newest load. A normal drift has a small weight compared with
+    them, and the whole one before there are enough readings.
     """
     cpu = np.asarray(past, dtype=np.float64)
     offsets, weights = np.array(DRAWS).T

@@ -1,7 +1,7 @@
 """Predictors of the latency of networks under load.
 
 `law` is the model of the papers: a network loses the share of the CPU that other programs have, in proportion to the
-clock, and all networks lose alike. `learned` corrects it by what this session has measured: the logarithm of the
+clock, and all networks lose alike. `learned` corrects it by the measurements of this session: the logarithm of the
 measured latency over that of `law` is a linear function of the loads of CPU and memory, with a slope for all networks
 and one for each operator, fitted by ridge regression. `world` is the law by which the simulated networks slow, a bound.
 """

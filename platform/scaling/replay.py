@@ -1,7 +1,8 @@
-"""Replay of a rule on a drawn load, without networks: frames are right with the accuracy of the network that ran.
+"""Replay a rule on a drawn load, without networks.
 
-A study of rules takes a thousandth of the time of a run. As on a device, the rule chooses at each reading, a frame
-that arrives during another inference is skipped, and a frame runs on the network of its capture.
+Frames are right with the accuracy of the network that ran. A study of rules takes a thousandth of the time of a run. As
+on a device, the rule chooses at each reading, a frame that arrives during another inference is skipped, and a frame
+runs on the network of its capture.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ class LoadSession:
 def replay(
     rule: Rule, networks: Sequence[Variant], session: LoadSession, *, leaves: bool = False, foresees: bool = False
 ) -> RuleOutcome:
-    """Run a rule over a session; with `foresees` it receives the true load until the next reading, as bounds do.
+    """Run a rule over a session and return its outcome.
 
-    With `leaves` a frame leaves a path at the exit behind which the next stage would be late, at the speed of the
-    stages that the frame has passed.
+    With `foresees` the rule receives the true load until the next reading, as bounds do. With `leaves` a frame leaves a
+    path at the exit behind which the next stage would be late, at the speed of the stages that the frame has passed.
     """
     load, goal_s, fps, duration_s = session.load, session.goal_s, session.fps, session.duration_s
     readings: list[LoadReading] = []
@@ -90,7 +91,10 @@ def best_per_frame(networks: Sequence[Variant], session: LoadSession) -> RuleOut
 
 
 def _stages(network: Variant, by_name: Mapping[str, Variant]) -> list[Variant]:
-    """Return the paths that end at the exits of a path, from the first on; the network alone if there are none."""
+    """Return the paths that end at the exits of a path, from the first on.
+
+    Return the network alone if there are none.
+    """
     names = network.name.split(".")
     return [one for k in range(1, len(names) + 1) if (one := by_name.get(".".join(names[:k]))) is not None]
 

@@ -137,7 +137,7 @@ class DeviceSim:
         return True
 
     def _time_inferences(self, load: Load) -> Iterator[Prediction]:
-        """Measure the networks that ran since the last reading, each beside its prediction from this reading."""
+        """Measure the networks that ran since the last reading, each with its prediction from this reading."""
         if load.steps[0].contention != "operators":
             return
         reading, span_s = self.sensor.taken[-1], 1 / load.sense_hz

@@ -26,7 +26,10 @@ def sensitivities() -> Mapping[str, Sensitivity]:
 
 
 def sensitivity_of(cost: ModelCost, operators: Mapping[str, str], hardware: Hardware) -> Sensitivity:
-    """Return the sensitivity of a network: the mean of its layers', weighted by their time on the idle hardware."""
+    """Return the sensitivity of a network.
+
+    It is the mean of its layers' sensitivities, weighted by their time on the idle hardware.
+    """
     measured = sensitivities()
     if not operators or not cost.layers:
         return measured[PLAIN]

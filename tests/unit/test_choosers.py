@@ -75,7 +75,7 @@ def test_a_steady_load_leaves_no_doubt_and_a_jumping_one_does():
     assert 0.2 < jumping[np.abs(latencies - 0.85 * room_s).argmin()] < 0.9
 
 
-def test_a_doubtful_load_is_answered_by_a_faster_network():
+def test_a_doubtful_load_leads_to_a_faster_network():
     known = networks()
     steady, jumping = (budget([0.45] * 100 + [0.45]), budget([0.45, 0.45, 0.9] * 33 + [0.45, 0.45]))
     assert choosers.expected(known, jumping) < choosers.expected(known, steady)
@@ -123,7 +123,10 @@ def test_no_rule_is_right_more_often_than_the_best_network_of_each_frame():
 
 
 def test_a_frame_leaves_at_the_exit_that_is_in_time():
-    """The load rises during the frame: the whole path would be late, as the speed until the first exit shows."""
+    """The load rises during the frame.
+
+    The whole path would be late, as the speed until the first exit shows.
+    """
     paths = [Variant("a", 0.6, 1, 0.1), Variant("a.b", 0.7, 1, 0.2), Variant("a.b.c", 0.8, 1, 0.3)]
     steps = (load.LoadStep(0.0, 0.0), load.LoadStep(0.05, 0.9))
     session = LoadSession(load.Load("rising", steps), 0.5, 1.0, 1.0)

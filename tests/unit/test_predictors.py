@@ -1,4 +1,7 @@
-"""Predictors of latency under load: the papers' model errs, one that learns errs ever less, the world's own never."""
+"""Predictors of latency under load.
+
+The papers' model errs, one that learns errs ever less, the world's own never.
+"""
 
 from __future__ import annotations
 

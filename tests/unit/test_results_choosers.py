@@ -22,7 +22,10 @@ def test_a_frame_is_right_in_time_or_wrong():
 
 
 def test_the_oracle_takes_the_most_accurate_network_that_the_speed_allows():
-    """The slow network takes 100 ms, which 150 ms at half speed do not allow; frames 0 to 4 are at full speed."""
+    """The slow network takes 100 ms, which 150 ms at half speed do not allow.
+
+    Frames 0 to 4 are at full speed.
+    """
     found = choosers.oracle(tables("adascale")).set_index("seed")
     assert found["best"].tolist() == pytest.approx([(5 * 0.8 + 5 * 0.6) / 10] * 3)
     assert found["own"].tolist() == pytest.approx([0.7 * 0.6] * 3)

@@ -1,4 +1,7 @@
-"""Error of predicted latencies over time: of the member's predictor, a theoretical model, a constant and a look-up."""
+"""Draw the error of predicted latencies over time.
+
+The predictors are the member's, a theoretical model, a constant and a look-up.
+"""
 
 from __future__ import annotations
 

@@ -105,16 +105,16 @@ def latency_saved(tables: Tables, *, fleet: str) -> pd.DataFrame:
 
 
 def speed_up(tables: Tables, *, workload: str, fleets: Sequence[str], most: bool, rule: str = "own") -> pd.DataFrame:
-    """List the largest or the smallest factor by which light networks take longer than adascale with a rule.
+    """List the largest or the smallest factor by which light networks take longer than adascale.
 
-    The transformer does not count: the paper's figure has none.
+    `rule` is the chooser of adascale. The transformer does not count: the paper's figure has none.
     """
     found = paths.deadlines(tables).reset_index()
     found = found[(found["workload"] == workload) & found["fleet"].isin(fleets)]
     ours = paths.by_setting(tables, "chooser").get(rule)
     light = [name for name, kind in paths.light_systems(tables).items() if kind != paths.TRANSFORMER]
     if ours is None or not light or found.empty:
-        return no_rows("needs adascale beside light networks")
+        return no_rows("needs adascale and light networks")
     means = found.groupby(["seed", "system"])["latency_ms"].mean().unstack()
     factors = means[light].div(means[ours], axis=0)
     return _by_seed([factors.max(axis=1) if most else factors.min(axis=1)])

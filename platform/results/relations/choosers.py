@@ -1,4 +1,7 @@
-"""Rules that choose among the same networks: frames that are right in time, late frames, and a bound per frame."""
+"""Compare rules that choose among the same networks.
+
+The relations list frames that are right in time, late frames, and a bound per frame.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ NEEDS = "needs adascale with 'chooser: {}'"
 
 
 def outcomes(tables: Tables) -> pd.DataFrame:
-    """List for each cell the share of frames that are right in time, and of those that miss the latency goal."""
+    """List for each cell the share of frames that are right in time, and the share of late ones.
+
+    Late frames are those that miss the latency goal.
+    """
     cells = completed_cells(tables)[["cell", "system", *CELL]]
     frames = with_lateness(tables, tables.frame("frames"), next_frame=False)
     late = frames.groupby("cell")["late"].mean()
@@ -33,7 +39,10 @@ def right_in_time(tables: Tables, ours: str, theirs: str) -> pd.DataFrame:
 
 
 def late(tables: Tables, ours: str, theirs: str) -> pd.DataFrame:
-    """List the share of late frames by two rules of adascale: that of `theirs` first, so that a gain is positive."""
+    """List the share of late frames by two rules of adascale.
+
+    The share of `theirs` is first, so that a gain is positive.
+    """
     return _compare(tables, theirs, ours, "late")
 
 
@@ -48,10 +57,11 @@ def below_oracle(tables: Tables, rule: str) -> pd.DataFrame:
 
 
 def oracle(tables: Tables) -> pd.DataFrame:
-    """List for each cell the mean held-out accuracy of the network of each frame in time, `own`, and at best, `best`.
+    """List for each cell the mean held-out accuracy in time of the frames, and at best.
 
-    A late frame counts as 0. The best is the most accurate network whose latency fits into the deadline at the true
-    speed from the frame on, with an idle device.
+    `own` is the accuracy of the network of each frame, and `best` that of the best network. A late frame counts as 0.
+    The best is the most accurate network whose latency fits into the deadline at the true speed from the frame on, with
+    an idle device.
     """
     import pandas as pd
 

@@ -1,4 +1,7 @@
-"""Predicted and measured latency of networks under load, beside predictors that do not learn operators."""
+"""Compare the predicted with the measured latency of networks under load.
+
+The member's predictor is compared with predictors that do not learn operators.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ NEEDS = "needs a load with 'law: operators'"
 
 
 def errors(tables: Tables) -> pd.DataFrame:
-    """List the relative error of each prediction: of the member, and of three others from the same measurements.
+    """List the relative error of each prediction, by the member and by three other predictors.
 
-    The theoretical model is the paper's: the share of the CPU and the clock slow all networks alike. The constant is
-    the mean slowdown so far. The look-up returns the slowdown of the most similar measurement so far. Columns: those
-    of `predictions`, those of a cell, and one for each predictor.
+    All predictors have the same measurements. The theoretical model is the paper's: the share of the CPU and the clock
+    slow all networks alike. The constant is the mean slowdown so far. The look-up returns the slowdown of the most
+    similar measurement so far. Columns: those of `predictions`, those of a cell, and one for each predictor.
     """
     import pandas as pd
 
@@ -55,7 +58,10 @@ def _replayed(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def error_of_halves(tables: Tables, predictor: str) -> pd.DataFrame:
-    """List the mean relative error of adascale's predictor in the first half of the sessions and in the second."""
+    """List the mean relative error of adascale's predictor in each half of the sessions.
+
+    The first half comes first.
+    """
     rows = _of(tables, predictor)
     if rows.empty:
         return no_rows(NEEDS)
@@ -64,7 +70,7 @@ def error_of_halves(tables: Tables, predictor: str) -> pd.DataFrame:
     return pair_rows(*sides)
 
 
-def error_beside(tables: Tables, predictor: str, other: str) -> pd.DataFrame:
+def error_against(tables: Tables, predictor: str, other: str) -> pd.DataFrame:
     """List the mean relative error of another predictor and of adascale's, over sessions."""
     rows = _of(tables, predictor)
     if rows.empty:

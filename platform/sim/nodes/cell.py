@@ -36,7 +36,10 @@ def report_times(cell: Cell, window_s: float) -> Iterator[float]:
 
 
 class CellNode:
-    """Runs a cell; a running simulation cannot be pickled, so a restored one is repeated from its beginning."""
+    """Runs a cell; a restored simulation is repeated from its beginning.
+
+    A running simulation cannot be pickled.
+    """
 
     def __init__(self, cell: Cell, setup: WorkloadSetup, *networks: Any) -> None:
         builders = [NodeId("builder", f"builder-{number}") for number in range(len(networks))]
