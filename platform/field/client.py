@@ -233,6 +233,7 @@ def _read(reply: http.client.HTTPResponse, max_bytes: int) -> bytes:
             raise OSError(f"{size} bytes arrived in {took_s:.0f} s")
     if reply.length:
         raise http.client.IncompleteRead(b"", reply.length)
+    reply.close()  # else the connection would not take another request, as `read1` leaves the reply open
     return b"".join(chunks)
 
 

@@ -86,7 +86,7 @@ class TestTables:
         tables = driftlab.open_run(reference)
         for table in TABLES:
             quiet, nowhere = {CELLS[0]}, set(CELLS)  # the first cell sends nothing; no device learns, or is under load
-            absent = dict.fromkeys(("adaptations", "loads", "channels", "estimates", "stages"), nowhere)
+            absent = dict.fromkeys(("adaptations", "loads", "channels", "estimates", "stages", "predictions"), nowhere)
             without = {"transfers": quiet, "updates": quiet, "audits": quiet, **absent}.get(table, set())
             assert set(tables.table(table)["cell"].to_pylist()) == set(CELLS) - without, table
         assert set(tables.frame("runs")["status"]) == {"done"}

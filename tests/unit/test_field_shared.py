@@ -78,7 +78,7 @@ def test_four_applications_on_one_core_have_the_rates_of_the_plan(tmp_path):
             .sum()
         )
         assert len(planned) == (4 if start_s == 2 * PHASE_S else 3)
-        assert done.to_dict() == pytest.approx(planned.to_dict(), rel=0.1)
+        assert done.to_dict() == pytest.approx(planned.to_dict(), rel=0.1, abs=1.5)  # frames are counted whole
 
 
 def invoke(words: list[str], monkeypatch, capsys) -> tuple[int, str, str]:

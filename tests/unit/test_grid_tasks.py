@@ -118,7 +118,7 @@ def refusal(changed: dict[str, Any]) -> str:
 def test_a_student_is_refused_on_a_stream_without_truth_for_its_task():
     message = refusal(document("classification", student={"network": "tiny"}))
     assert "'signs/motorway' has truth for classification, and student.network=tiny is for segmentation" in message
-    assert "take one of tiny_classifier, wide_classifier" in message
+    assert "take one of tiny_classifier, half_classifier" in message
     message = refusal(document("detection", student={"network": "tiny_classifier"}))
     assert "'streets/running' has truth for segmentation and detection" in message
 

@@ -14,7 +14,7 @@ from served_factory import ASKED, TOKEN, served
 
 from driftlab.errors import RequestError
 from driftlab.platform.field.client import ServerUnavailable
-from driftlab.platform.field.messages import FORMAT, SampleMessage, decode_results
+from driftlab.platform.field.messages import FORMAT, MAX_REPORT_BYTES, SampleMessage, decode_results
 from driftlab.platform.field.opening import load_weights
 from driftlab.platform.field.websocket import Line
 from driftlab.platform.streaming.base import Sampling
@@ -68,6 +68,14 @@ def test_every_route_requires_a_token(server, session):
     assert raw(server, "GET", "/nothing")[0] == 401
     assert raw(server, "GET", "/nothing", TOKEN)[0] == 404
     assert session["id"] in server.hub.sessions  # no DELETE was accepted
+
+
+def test_requests_use_one_connection(server):
+    client = server.client()
+    client.ask("GET", "/sessions")
+    first = client._connection.sock
+    client.ask("GET", "/sessions")
+    assert client._connection.sock is first is not None
 
 
 def test_a_device_of_another_version_is_refused_when_it_opens_a_session(server):
@@ -158,9 +166,10 @@ def test_a_report_needs_the_token_of_its_session_and_is_bounded(server, session)
     path = f"/sessions/{session['id']}"
     assert raw(server, "POST", f"{path}/report", session["token"], b"[1,4,12.5,null]")[0] == 200
     assert raw(server, "POST", f"{path}/report", session["token"], b"no report")[0] == 422
-    assert raw(server, "POST", f"{path}/report", session["token"], b"[1,1,1,1]" + b" " * 500)[0] == 413
+    assert raw(server, "POST", f"{path}/report", session["token"], b"[1,1,1,1]" + b" " * MAX_REPORT_BYTES)[0] == 413
     status, events = (json.loads(raw(server, "GET", one, TOKEN)[1]) for one in (path, f"{path}/timeline"))
-    assert status["device"] == {"time_s": 1.0, "fps": 4.0, "latency_ms": 12.5, "score": None}
+    reported = {"time_s": 1.0, "fps": 4.0, "latency_ms": 12.5, "score": None, "network": None, "switches": []}
+    assert status["device"] == reported
     assert (status["state"], status["name"]) == ("running", "seed 0")
     assert events["reports"] == [[1.0, 4.0, 12.5, None]]
     assert events["classes"][0] == ["road", "#804080"]
