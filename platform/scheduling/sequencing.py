@@ -77,6 +77,8 @@ def plan_steps(apps: Sequence[LearningApp], window_s: float, joule_price: float 
     An overloaded processor predicts only a part of the frames even after all trainings, so each gain counts in that
     part. The part depends on the accuracies that are reached: plans for several divisions are compared.
     """
+    if not apps:
+        return PlannedSteps(None, 0.0, ())
     idle, lost = final_factors(apps), lost_accuracy(apps)
     if (idle == 1).all():
         return _plan(apps, idle, lost, window_s, joule_price)
@@ -114,7 +116,7 @@ def _plan(
     """Return the first phase of the best sequence where each gain counts in a part of the frames."""
     offers = _tabulate(apps, factors, joule_price)
     none = offers.gain.shape[1] - 1
-    max_gain = float(np.maximum(offers.gain + offers.drop, 0).max(axis=1).sum()) if len(apps) else 0.0
+    max_gain = float(np.maximum(offers.gain + offers.drop, 0).max(axis=1).sum())
     if max_gain <= 0:
         return PlannedSteps(None, 0.0, (None,) * len(apps))
     paces = [_tabulate_pace(lost, 2 * max_gain, hurry) for hurry in HURRIES]

@@ -208,6 +208,7 @@ def updated_application_script() -> Script:
             ("apply", (second, 4.1)),
             ("predict_images", (frames(4, 5).images,)),
             ("switch", (0,)),
+            ("begin_at", (40,)),
             watched(4, truth=frames(4, 6).labels),
             ("run_frames", (frames(6, 8), 8, ((6, 1.0),))),
             ("collect_rows", ()),

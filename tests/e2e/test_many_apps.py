@@ -40,7 +40,7 @@ def test_a_cell_that_was_cut_off_is_resumed_to_the_same_tables(reference, tmp_pa
     assert differences(reference, again) == []
 
 
-ESTIMATING = {  # an application without labels, whose accuracies are estimated once
+ESTIMATING = {  # an application without labels, whose accuracies are estimated once; no phase is undone
     **LEARNING,
     "name": "estimating",
     "workloads": [
@@ -50,7 +50,7 @@ ESTIMATING = {  # an application without labels, whose accuracies are estimated 
         {
             "name": "elasticdnn",
             "streaming": {"name": "on_device", "period_s": 3},
-            "adaptation": {"name": "elasticdnn", "estimates": 1, "iterations": 2, "batch": 4},
+            "adaptation": {"name": "elasticdnn", "estimates": 1, "iterations": 2, "batch": 4, "guard": False},
             "scaling": {"name": "surrogate", "keep_ratios": [0.8, 0.5], "stages": [0.5], "epochs": 1},
             "scheduling": "elasticdnn",
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import ekya_reference as reference
@@ -15,7 +16,7 @@ import pytest
 from driftlab.platform.core.records import TaskCost, Variant
 from driftlab.platform.core.registry import Member
 from driftlab.platform.scheduling.base import Demand, TrainingConfig, TrainingOffer
-from driftlab.platform.scheduling.candidates import read_apps
+from driftlab.platform.scheduling.candidates import LearningApp, read_apps
 from driftlab.platform.scheduling.ekya import run_thief
 
 MEASURED = os.environ.get("DRIFTLAB_MEASURED")  # a folder of profiles measured on real devices
@@ -59,6 +60,20 @@ def cameras(seed: int, count: int, configs: int = 4, picture_s: float = 0.025) -
     return tuple(found)
 
 
+def as_plain(apps: Sequence[LearningApp]) -> dict[int, tuple[float, float, list[tuple[float, float | None]]]]:
+    """Return the applications as the reference reads them."""
+    return {
+        i: (app.now, app.full_share, [(one.seconds, one.accuracy_after) for one in app.candidates])
+        for i, app in enumerate(apps)
+    }
+
+
+def processor_s(decide: Callable[[], object]) -> float:
+    started = time.process_time()
+    decide()
+    return time.process_time() - started
+
+
 @pytest.mark.skipif(MEASURED is None, reason="DRIFTLAB_MEASURED names no folder of measured profiles")
 class TestPublishedTrials:
     @pytest.mark.parametrize("contended", [False, True])
@@ -81,21 +96,16 @@ class TestPublishedTrials:
     def test_thief_decides_as_published(self, count, seed, picture_s):
         """Eighteen configurations per camera, where some inference begins without a share."""
         apps = read_apps(factory.window(*cameras(seed, count, configs=18, picture_s=picture_s)))
-        given = {
-            i: (app.now, app.full_share, [(one.seconds, one.accuracy_after) for one in app.candidates])
-            for i, app in enumerate(apps)
-        }
-        chosen, shares = reference.thief(given, PERIOD_S)
+        chosen, shares = reference.thief(as_plain(apps), PERIOD_S)
         found = run_thief(apps, PERIOD_S)
         assert found.chosen == chosen
         assert [*found.training, *found.inference] == pytest.approx(shares, abs=1e-9)
 
-    @pytest.mark.parametrize(("count", "limit_s"), [(2, 0.001), (10, 0.08)])
-    def test_thief_takes_1_percent_of_the_published_simulators_time(self, count, limit_s):
-        """The simulator takes 0.1 s with two cameras and 8 s with ten."""
-        apps, taken = read_apps(factory.window(*cameras(0, count))), []
-        for _ in range(20):
-            started = time.process_time()
-            run_thief(apps, PERIOD_S, step=0.1)
-            taken.append(time.process_time() - started)
-        assert min(taken) <= limit_s
+    @pytest.mark.parametrize(("count", "part"), [(2, 1 / 3), (10, 1 / 8)])
+    def test_thief_takes_a_part_of_the_time_of_plain_loops(self, count, part):
+        """Both are measured in turn, so that the speed and load of this host have no effect."""
+        apps, plain_s, taken_s = read_apps(factory.window(*cameras(0, count))), [], []
+        for _ in range(5):
+            plain_s.append(processor_s(lambda: reference.thief(as_plain(apps), PERIOD_S)))
+            taken_s += [processor_s(lambda: run_thief(apps, PERIOD_S, step=0.1)) for _ in range(4)]
+        assert min(taken_s) <= part * min(plain_s)

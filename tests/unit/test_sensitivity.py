@@ -99,7 +99,7 @@ def test_all_lose_equally_and_compute_as_much_as_whole_channels_allow(context, s
 @pytest.mark.slow
 def test_a_layer_with_channels_to_spare_is_narrowed_first(context, predicted):
     keep = (0.9, 0.6)
-    member = Nested(keep, "sensitivity", "bn_gamma", accuracy_loss=1.0, prune_epochs=0, grow_epochs=0)
+    member = Nested(keep, shares="sensitivity", ranking="bn_gamma", accuracy_loss=1.0, prune_epochs=0, grow_epochs=0)
     family = member.build(context.model, context.data)
     for which, share in enumerate(keep[::-1]):
         widths = {name: counts[which] for name, counts in family.widths.items()}

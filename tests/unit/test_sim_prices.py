@@ -67,7 +67,7 @@ class TestSites:
 
             session = factory.on_device(
                 run_trials=lambda node, plan, phases: TrialScores(0.5, (0.7,), (WORK,), Passes()),
-                train=lambda node, plan: trained(passes=WORK),
+                train=lambda node, plan, watched: trained(passes=WORK),
             )
             given = {"adaptation": Member("adaptation", "distill", (("iterations", 6), ("batch", 4)))}
             given |= {"scheduling": FixedMember(Chooser()), "session": session, "machine": machine, **factory.TEACHER}

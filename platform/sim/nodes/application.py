@@ -135,9 +135,10 @@ class AppNode:
             return reply
         return replace(reply, facts=replace(reply.facts, confidence=self._confidence(results)))
 
-    def begin_at(self, frame: int) -> None:
+    def begin_at(self, frame: int) -> Reply:
         """Number the rows of frames from this one on; a device that was killed continues its stream."""
         self._results.reported = frame
+        return Reply()
 
     def run_frames(self, frames: Frames, until_s: float, inference_share: ShareSchedule, first_s: float = 0.0) -> Reply:
         """Run the model from a time on; `collect_rows` returns the rows once predictions are used."""
