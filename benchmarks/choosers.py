@@ -1,10 +1,10 @@
 """Compare rules that choose among the networks of a run on drawn loads.
 
 The benchmark prints a JSON line per family and rule. `RUN` is the folder of a run whose table `variants` has the
-networks, such as one of adascale-loads. Sessions are replayed without networks (`scaling/replay.py`). Each line has
-means over loads and seeds, and the differences from AdaScale's rule on the same networks with their 95 % intervals over
-seeds. `+exits` are rules whose frames leave a path where the next stage would be late; `@10Hz` rules have ten readings
-per second in place of two.
+networks, such as one of adascale-loads; without it the networks are invented. Sessions are replayed without networks
+(`scaling/replay.py`). Each line has means over loads and seeds, and the differences from AdaScale's rule on the same
+networks with their 95 % intervals over seeds. `+exits` are rules whose frames leave a path where the next stage would
+be late; `@10Hz` rules have ten readings per second in place of two.
 """
 
 from __future__ import annotations
@@ -29,10 +29,17 @@ from driftlab.platform.world import load
 LOADS = ({"preset": "user"}, {"preset": "random"}, {"preset": "cold_start"}, {"preset": "user", "noise": 0.1})
 RULES = ("own", "prefer", "fastest", "clairvoyant", "expected")
 ORACLE = "oracle per frame"
+INVENTED = tuple(
+    Variant(".".join(["base"] * stage), accuracy, 10_000 * stage, 0.08 * stage, 0.01 * stage, test_accuracy=accuracy)
+    for stage, accuracy in enumerate((0.6, 0.7, 0.76, 0.8), 1)
+)
 
 
-def families(folder: Path) -> Iterator[tuple[str, list[Variant]]]:
-    """Yield the networks of each family of a run."""
+def families(folder: Path | None) -> Iterator[tuple[str, list[Variant]]]:
+    """Yield the networks of each family of a run; without a run, invented ones."""
+    if folder is None:
+        yield "invented", list(INVENTED)
+        return
     tables = Tables(open_run(folder))
     rows = tables.frame("variants").merge(tables.frame("runs")[["cell", "system", "scaling"]], on="cell")
     for scaling, own in rows.groupby("scaling"):
@@ -71,7 +78,7 @@ def measure(networks: list[Variant], rule: str, goal_s: float, seeds: int) -> di
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", type=Path)
+    parser.add_argument("run", type=Path, nargs="?")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--goal", type=float, default=0.37, help="deadline in seconds")
     options = options_of(parser, seeds=2)
