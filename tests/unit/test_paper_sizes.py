@@ -17,6 +17,10 @@ from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.pruning.surgery import cut, groups
 from driftlab.platform.results.tables.read import open_run
 
+APPS = (
+    "{name: vc, workload: 'set:cifar10:data/cifar10', pretrain_seed: 0}",
+    "{name: rs, workload: 'set:gtsrb:data/gtsrb', network: resnet50, pretrain_seed: 3, pretrain_steps: 1}",
+)
 FAMILY = {"keep_ratios": "[1.0, 0.5]", "prune_epochs": 0, "grow_epochs": 0}
 
 
@@ -97,9 +101,9 @@ def _weights(model, whole, kept) -> int:
 def test_vgg_and_resnet_build_their_families_on_the_archives(archives, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("DRIFTLAB_CACHE", str(tmp_path / "cache"))
     small = ["size=paper", "seeds=[0]", "student.pretrain_steps=1", "student.pretrain_batch=16"]
-    small += [f"workloads.0.apps.{number}.pretrain_steps=1" for number in (2, 3)]
+    small += [f"workloads.0.apps=[{', '.join(APPS)}]"]  # one of each network, and of each archive
     small += [f"systems.1.scaling.{key}={value}" for key, value in FAMILY.items()]
     small += ["systems.2.scaling.epochs=0", "systems.2.scaling.keep_ratios=[1.0, 0.5]"]
     made = open_run(run("nestdnn-fig6", small, out=tmp_path / "run").directory)
     variants = made.frame("variants")
-    assert set(variants["app"]) == {"vc", "vs", "rc", "rs"} and (made.frame("runs")["status"] == "done").all()
+    assert set(variants["app"]) == {"vc", "rs"} and (made.frame("runs")["status"] == "done").all()
