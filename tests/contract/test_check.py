@@ -237,12 +237,9 @@ def test_an_unknown_or_unfit_name_fails_at_once(name, words):
     "name",
     [
         "adaptation/frozen",
-        "adaptation/tent",
         "adaptation/shot",
-        "streaming/remote_tracking",
         "streaming/ams",
         "scaling/adascale",
-        "scheduling/nestdnn",
         "scheduling/ekya",
     ],
 )

@@ -12,11 +12,13 @@ from pages_factory import invoke
 import driftlab
 from driftlab.cli import demo
 from driftlab.platform.lab import read
+from driftlab.platform.results.report import page
 
 SHORT = ("student.pretrain_steps=2", "snapshots=0", "workloads.0.duration_s=3", "workloads.0.fps=2", "seeds=[0, 1]")
 SMALL = {  # the method and the baseline of each act, in settings that compute for seconds
     "demo-streaming": ("systems=[no_custom, {name: one_time, streaming: {name: one_time, sample_s: 1}}, ams]",),
-    "demo-adaptation": ("workloads.0.params.domain_s=1", "systems.5.scaling=fixed", "systems.4.scaling=fixed"),
+    "demo-adaptation": ("workloads.0.params.domain_s=1", "workloads.0.params.shifts=[fog]",
+                        "systems=[no_custom, {name: elasticdnn, scaling: fixed}, {name: cut+adabn, base: adabn}]"),
     "demo-scaling": ("systems=[{name: whole, base: no_custom}, {name: adascale, scaling: fixed},"
                      " {name: exit-1, base: adascale, scaling: fixed}]",),
     "demo-sharing": ("workloads.0.params.domain_s=3", "window_s=1"),
@@ -48,7 +50,8 @@ def test_it_prints_a_sentence_for_each_act_and_each_has_a_run(small: None):
 
 
 @pytest.mark.slow
-def test_one_act_runs_alone_and_is_one_document_with_json(small: None):
+def test_one_act_runs_alone_and_is_one_document_with_json(small: None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(page, "write_report", lambda folder: folder / "report.html")  # as the test above shows
     printed = invoke(["demo", "--act", "streaming", "--backend", "inline", "--json", "--out", "one"])
     (act,) = json.loads(printed[printed.index("{") :])["acts"]
     assert act["act"] == "streaming"

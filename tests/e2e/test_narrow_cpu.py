@@ -25,18 +25,18 @@ LARGE = (
     "yolov3",
     "vit_small",
 )  # each takes seconds
-SIGNS = {"name": "signs/depot", "duration_s": 6, "fps": 4, "height": 24, "width": 24}
-RESIDUAL = {"network": "tiny_residual", "pretrain_steps": 20}
-NESTED = {"name": "nested", "keep_ratios": [1.0, 0.5, 0.25], "accuracy_loss": 1.0, "prune_epochs": 0, "grow_epochs": 1}
+SIGNS = {"name": "signs/depot", "duration_s": 4, "fps": 4, "height": 24, "width": 24}
+RESIDUAL = {"network": "tiny_residual", "pretrain_steps": 5}
+NESTED = {"name": "nested", "keep_ratios": [1.0, 0.25], "accuracy_loss": 1.0, "prune_epochs": 0, "grow_epochs": 1}
 PHASES = {"name": "on_device", "period_s": 2, "rate_fps": 4}
 SHARING = {"name": "nestdnn", "alpha": 1.0}
-ELASTIC = {"name": "elasticdnn", "iterations": 4}
+ELASTIC = {"name": "elasticdnn", "iterations": 2}
 CELLS: dict[str, dict[str, Any]] = {  # one of each family, on networks with narrow shortcuts
     "streaming": {"systems": [{"name": "ams", "scaling": NESTED, "streaming": {"name": "ams", "interval_s": 2}}]},
     "adaptation": {"systems": [{"name": "elasticdnn", "streaming": PHASES, "adaptation": ELASTIC}]},
     "scaling": {
         "systems": [{"name": "adascale", "scaling": {"name": "adascale", "stage_epochs": 1}}],
-        "student": {"network": "tiny_staged", "pretrain_steps": 20},
+        "student": {"network": "tiny_staged", "pretrain_steps": 5},
         "workloads": [{**SIGNS, "height": 32, "width": 32, "apps": [{"name": "vc", "latency_goal_s": 0.15}]}],
     },
     "scheduling": {

@@ -22,19 +22,23 @@ def make(kind: str, name: str = "my_own"):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [*MEMBERS, "network", "experiment"])
-def test_a_new_file_is_short_and_passes_its_test(kind: str, tmp_path: Path, monkeypatch):
+def test_new_files_are_short_and_pass_their_tests(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    printed = make(kind)
-    assert printed.exit_code == 0, printed.output
-    files = sorted(path.name for path in tmp_path.iterdir())
-    assert files == ["my_own.yaml" if kind == "experiment" else "my_own.py", "test_my_own.py"]
-    for file in files:
-        assert file in printed.output
-        assert len((tmp_path / file).read_text().splitlines()) <= MAX_LINES
-    test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_own.py"]
-    done = subprocess.run(test, capture_output=True, text=True, check=False, env=dict(os.environ))
+    tests = []
+    for kind in (*MEMBERS, "network", "experiment"):
+        there = set(tmp_path.iterdir())
+        printed = make(kind, f"own_{kind}")
+        assert printed.exit_code == 0, printed.output
+        files = sorted(path.name for path in {*tmp_path.iterdir()} - there)
+        assert files == [f"own_{kind}.yaml" if kind == "experiment" else f"own_{kind}.py", f"test_own_{kind}.py"]
+        for file in files:
+            assert file in printed.output
+            assert len((tmp_path / file).read_text().splitlines()) <= MAX_LINES
+        tests.append(files[1])
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]  # imports the packages once
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
     assert done.returncode == 0, done.stdout
+    assert f"{len(tests)} passed" in done.stdout
 
 
 def test_existing_files_are_not_overwritten(tmp_path: Path, monkeypatch):
