@@ -90,7 +90,7 @@ FEW = ("tent", "ams", "shot", "ekya", "adascale", "oracle")  # one of each kind,
 
 
 def shown_by(system: System) -> set[Any]:
-    """Return what a run of a system shows: its members, their choices by word, and where its parts work together."""
+    """Return the members of a system, their choices by word, and where its parts work together."""
     members = system.members
     together = (system.streaming.name, system.scaling.name == "fixed", system.scheduling.name == "uniform")
     choices = {(key, value) for one in members for key, value in one.params if isinstance(value, str | bool)}
