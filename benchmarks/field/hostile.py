@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from benchmarks.field.processes import TOKEN, ServerProcess
 from driftlab.errors import DriftlabError, first_line
 from driftlab.platform.field.agent import Agent
 from driftlab.platform.field.messages import decode_results
@@ -32,19 +33,19 @@ from driftlab.platform.field.tables import write_run
 from driftlab.platform.field.ticket import join
 from driftlab.platform.lab.seal import create_run
 from driftlab.platform.results.tables.read import open_run
-from driftlab.serve_apps.http_server import HttpServer, ServerAddress
-from driftlab.serve_apps.routes import build_app
-from driftlab.serve_apps.sessions import SessionRegistry
 
-TOKEN = "a token of the campaign"
 FPS, SECONDS = 4.0, 3.0
 ASKED = {
     "system": {"name": "quick", "base": "ams", "streaming": {"name": "ams", "interval_s": 0.5}},
     "workload": {"name": "streets/running", "duration_s": SECONDS, "fps": FPS, "height": 32, "width": 48},
     "student": {"network": "half", "pretrain_steps": 2},
 }
+ENDING = (  # modes that end the session, once a reply has been changed; the device goes on without it
+    *("results without an end", "a plan that is not a number", "a plan of strings", "a plan out of range"),
+    *("a deep plan", "a torn result", "a result of an unknown kind", "a result of another version", "a wrong token"),
+)
 LATE_S = 60.0  # after the end of the stream: connections may wait for their time limits
-GROWTH_MB = 250.0  # of the process, which also holds the honest server
+GROWTH_MB = 250.0  # of the process
 
 Change = Callable[[bytes], "bytes | Endless | int"]  # of the body of a reply; a number is a status
 
@@ -132,8 +133,10 @@ MODES: dict[str, tuple[str, Change]] = {  # name: the part of the path whose rep
 class Hostile:
     """Forwards requests to an honest server, and changes the replies of a mode."""
 
-    honest: int  # port
+    honest: int  # port of the honest server
+    token: str
     mode: str = ""
+    changed: int = 0  # replies, in this mode
     port: int = field(init=False)
 
     @contextlib.contextmanager
@@ -163,6 +166,7 @@ class Hostile:
                 status, reply = hostile.ask(self.command, self.path, body, dict(self.headers))
                 if status < 300 and re.search(path, self.path.partition("?")[0]):
                     changed = change(reply)
+                    hostile.changed += changed != reply
                     if isinstance(changed, Endless):
                         self._send_endlessly(changed)
                         return
@@ -202,39 +206,23 @@ class Hostile:
             line.close()
 
 
-@dataclass
-class HonestServer:
-    """A server without Ray, in this process."""
-
-    folder: Path
-
-    def __enter__(self) -> HonestServer:
-        self.registry = SessionRegistry(self.folder, TOKEN)
-        self.door = HttpServer(build_app(lambda: self.registry), ServerAddress("127.0.0.1", 0))
-        self.port = self.door.port
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.door.close()
-        self.registry.close()
-
-
 def play(hostile: Hostile, mode: str, folder: Path) -> list[str]:
     """Run a device with a hostile server; return its faults."""
-    hostile.mode = mode
+    hostile.mode, hostile.changed = mode, 0
+    refused = MODES[mode][0].startswith(("weights", "sessions"))  # before the stream
     faults: list[str] = []
     before, started_s = psutil.Process().memory_info().rss, time.monotonic()
     unseen = threading.excepthook
     threading.excepthook = lambda args: faults.append(f"thread {args.thread} ended unseen: {args.exc_value!r}")
     try:
-        agent = Agent(join(f"http://127.0.0.1:{hostile.port}", TOKEN, parse_session_request(ASKED)))
+        agent = Agent(join(f"http://127.0.0.1:{hostile.port}", hostile.token, parse_session_request(ASKED)))
         with create_run(agent.cell.experiment, folder) as directory:
             agent.begin(directory)
             agent.run()
             write_run(agent, directory)
             agent.seal()
     except DriftlabError as error:
-        if len(str(error)) > 1000 or not MODES[mode][0].startswith(("weights", "sessions")):
+        if len(str(error)) > 1000 or not refused:
             faults.append(f"it raised {type(error).__name__}: {first_line(error)}")
     except Exception as error:
         faults.append(f"it raised {type(error).__name__}: {first_line(error)}")
@@ -242,6 +230,8 @@ def play(hostile: Hostile, mode: str, folder: Path) -> list[str]:
         frames = len(open_run(folder).table("frames"))
         if frames != SECONDS * FPS:
             faults.append(f"it has {frames} of {SECONDS * FPS:.0f} frames")
+        if refused or (mode in ENDING and hostile.changed and not agent.traffic.failed):
+            faults.append("it accepted the reply")
     finally:
         threading.excepthook = unseen
     if time.monotonic() - started_s > SECONDS + LATE_S:
@@ -257,8 +247,9 @@ def run_hostile_servers(seed: int, count: int) -> tuple[dict[str, object], list[
     modes = [*MODES, *(dice.choice([*MODES]) for _ in range(count - len(MODES)))][:count]
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="driftlab-hostile-")))
-        honest = stack.enter_context(HonestServer(place / "served"))
-        hostile = stack.enter_context(Hostile(honest.port).running())
+        honest = ServerProcess(place)
+        stack.callback(honest.stop)
+        hostile = stack.enter_context(Hostile(honest.port, TOKEN).running())
         for number, mode in enumerate(modes):
             found = play(hostile, mode, place / str(number))
             broken += [f"{mode}: {fault}" for fault in found]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from served_factory import TOKEN, served
 
-from benchmarks.field.hostile import MODES, HonestServer, Hostile, play
+from benchmarks.field.hostile import MODES, Hostile, play
 
 QUICK = (
     "weights without an end",
@@ -19,7 +20,7 @@ QUICK = (
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
-    with HonestServer(tmp_path_factory.mktemp("served")) as honest, Hostile(honest.port).running() as server:
+    with served(tmp_path_factory.mktemp("served")) as honest, Hostile(honest.port, TOKEN).running() as server:
         yield server
 
 
