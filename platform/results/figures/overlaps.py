@@ -22,14 +22,17 @@ NOTE = (
     "samples, and additions of the stage. Means over seeds; ±: half of the 95 % CI."
 )
 STAGES = ("load", "generate", "retrain", "complete", "update")
+SYSTEMS = 2  # to compare
 SIDE = 300  # pixels of a map
 DARKEST = 0.7  # opacity of a cell with all channels in common
 MOST_WRITTEN = 15  # domains of a map with numbers
 
 
 def show(view: View) -> FigureContent | None:
-    """Draw runs whose systems select channels for domains; tabulate the stages of phases."""
+    """Draw runs of several systems that select channels for domains; tabulate the stages of phases."""
     rows, memory = view.tables.once(overlaps), view.tables.once(stages)
+    if rows["system"].nunique() < SYSTEMS:
+        return None
     panels, grids = list[Panel](), list[Grid]()
     for workload, own in rows.groupby("workload"):
         order = own[~own["similar"]].groupby("system")["overlap"].mean().sort_values()
@@ -38,7 +41,7 @@ def show(view: View) -> FigureContent | None:
             panels.append(Panel(title, partial(_draw_map, rows=own[own["system"] == system]), SIDE))
         grids.append(_overlap_grid(str(workload), own, list(view.styles)))
     grids += [_memory_grid(str(workload), own, list(view.styles)) for workload, own in memory.groupby("workload")]
-    return FigureContent(NOTE, panels, grids) if grids else None
+    return FigureContent(NOTE, panels, grids)
 
 
 def overlap_matrix(rows: pd.DataFrame) -> np.ndarray:

@@ -47,6 +47,8 @@ PARTS = ("inference", "training", "labelling", "tracking", "coding", "patching",
 GREYS = frozenset(plots.GREYS.values())
 LABELLED = 6  # methods of a front that have room for their names
 HALF = 0.5  # of an axis
+STEPS = 4  # of the axis of costs: labels such as 0.0175 take much room
+FEW_DECADES = 100.0  # a logarithmic axis that spans less has labels between the powers of ten
 WIDE = 20.0  # costs that differ by more factors than this need a logarithmic axis
 
 
@@ -139,10 +141,14 @@ def _scale(axis: Axes, costs: pd.Series) -> None:
     some = costs[costs > 0]
     if some.empty or some.max() < WIDE * some.min():
         axis.set_xlim(left=-0.06 * float(costs.max()))
+        axis.locator_params(axis="x", nbins=STEPS)
         return
-    from matplotlib.ticker import FuncFormatter, NullLocator
+    from matplotlib.ticker import FuncFormatter, NullLocator, SymmetricalLogLocator
 
-    axis.set_xscale("symlog", linthresh=float(some.min()), linscale=0.4, subs=[])
+    least = float(some.min())
+    axis.set_xscale("symlog", linthresh=least, linscale=0.4, subs=[])
+    if some.max() < FEW_DECADES * least:
+        axis.xaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=least, subs=(1.0, 2.0, 5.0)))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.xaxis.set_minor_locator(NullLocator())
 

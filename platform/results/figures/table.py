@@ -22,12 +22,12 @@ SUBJECTS = (  # of an experiment; a figure that is named nowhere comes before th
     "capacity",
     "paths",
     "domains",
-    "estimates",
     "overlaps",
     "utility",
     "compute_shares",
     "load",
     "predictions",
+    "estimates",
     "allocation_timeline",
     "per_workload",
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results import stats
@@ -28,6 +28,7 @@ from driftlab.platform.results.tables.columns import LIVE_SCORE, PAPER_SCORE
 if TYPE_CHECKING:
     import pandas as pd
 
+TRAFFIC = "kbit/s"
 NOTE = (
     "Means over n seeds; ±: half of the 95 % interval (Student’s t). {0}: over the last 10 s, mean over frames (0 to "
     "1); late predictions count as if they were in time. Live {0}: likewise, of the newest predictions that were ready "
@@ -70,7 +71,10 @@ def show(view: View) -> Part | None:
     means = {(line.setting, line.system): line.live.mean for line in found if line.bound is None and line.live}
     best = {setting: max(mean for (place, _), mean in means.items() if place == setting) for setting, _ in means}
     rows = [_row(line, best=means.get((line.setting, line.system), -1.0) == best.get(line.setting)) for line in found]
-    return Part(_columns(measure(runs)), rows, (), note, _opinions(runs))
+    columns = _columns(measure(runs))
+    if not any(line.uplink_kbps or line.downlink_kbps for line in found):
+        columns, rows = _without_traffic(columns, rows)
+    return Part(columns, rows, (), note, _opinions(runs))
 
 
 def _opinions(runs: pd.DataFrame) -> list[str]:
@@ -125,10 +129,18 @@ def _columns(score_name: str) -> list[Column]:
         Column(score_name, detail=True),
         Column("n", emphasis="quiet"),
         Column("latency", "ms"),
-        Column("up", "kbit/s"),
-        Column("down", "kbit/s"),
+        Column("up", TRAFFIC),
+        Column("down", TRAFFIC),
         Column("energy", "J"),
         Column("updates"),
+    ]
+
+
+def _without_traffic(columns: list[Column], rows: list[Row]) -> tuple[list[Column], list[Row]]:
+    """Leave out the columns of traffic, which are zero on devices without a server."""
+    kept = [place for place, column in enumerate(columns) if column.unit != TRAFFIC]
+    return [columns[place] for place in kept], [
+        replace(row, texts=[row.texts[place] for place in kept]) for row in rows
     ]
 
 
