@@ -89,6 +89,7 @@ def serve(
     state_dir: Annotated[Path, typer.Option(help="Folder of the sessions, which a restart resumes.")] = Path("served"),
     max_sessions: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of sessions.")] = 64,
     rate_limit: Annotated[float, typer.Option(min=0.1, help="Maximum requests per second and token.")] = 200.0,
+    replicas: Annotated[int, typer.Option(min=1, max=256, help="Processes that host sessions.")] = 1,
     cert: Annotated[Path | None, typer.Option(help="Certificate in PEM format, for TLS.", show_default=False)] = None,
     key: Annotated[Path | None, typer.Option(help="Private key in PEM format.", show_default=False)] = None,
     without_tls: Annotated[
@@ -124,6 +125,7 @@ def serve(
         token=secret,
         max_sessions=max_sessions,
         rate_limit=rate_limit,
+        replicas=replicas,
         cert=where.cert,
     )
     print_note("Starting the server and its Ray processes, which takes about half a minute.")
