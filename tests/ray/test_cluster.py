@@ -185,9 +185,11 @@ def wait_until(condition):
 def lose_one(cluster, held):
     """Once three cells wait on three computers, end one of those that were added, and let the cells go on."""
     monitor = psutil.Process(cluster.head_node.all_processes["monitor"][0].process.pid)
-    wait_until(lambda: ray.is_initialized() and len(alive()) == 3 and len(list(held.parent.glob("began-*"))) == 3)
-    next(process for process in monitor.children() if process.name() == "raylet").kill()
-    held.unlink()
+    try:
+        wait_until(lambda: ray.is_initialized() and len(alive()) == 3 and len(list(held.parent.glob("began-*"))) == 3)
+        next(process for process in monitor.children() if process.name() == "raylet").kill()
+    finally:
+        held.unlink()
     wait_until(lambda: len(alive()) == 2)
 
 
