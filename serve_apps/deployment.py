@@ -159,7 +159,7 @@ def replicated(deployment: Any, replicas: int) -> Any:
     """Return a deployment whose replicas get the requests of their shards; a single one keeps Serve's routing."""
     if replicas == 1:
         return deployment
-    router = RequestRouterConfig(
+    router = cast("Any", RequestRouterConfig)(  # mypy takes its fields for those of a private one
         request_router_class=SessionRouter,
         request_router_kwargs={"replicas": replicas},
         request_routing_stats_period_s=STATS_INTERVAL_S,
