@@ -20,23 +20,16 @@ from typing import Any
 
 import psutil
 from _shared import options_of, report
+from devices import StrictProgress
 
 from driftlab.actors.backend import RayBackend
 from driftlab.actors.cluster import PATIENT, ClusterConfig
 from driftlab.actors.session import RaySession
-from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.seal import run
 
 STORE_BYTES = 100 * 2**20
 SMALL = 10  # the smaller fleet has this part of the devices
 PREDICTED = {"devices": 100_000, "computers": 100, "cores": 16}
-
-
-class StrictProgress(Progress):
-    """Raises when a cell fails."""
-
-    def finished(self, cell: str, reason: str) -> None:
-        assert not reason, (cell, reason)
 
 
 @dataclass(frozen=True)
