@@ -67,7 +67,10 @@ class RayThread:
 
 
 def wait_for_abandoned(within_s: float) -> bool:
-    """Return whether all abandoned threads end in time: until then their calls may change the Ray of this process."""
+    """Return whether all abandoned threads end in time.
+
+    Until then their calls may change the Ray of this process.
+    """
     deadline = time.monotonic() + within_s
     abandoned = [thread for thread in threading.enumerate() if thread.name == ABANDONED]
     for thread in abandoned:

@@ -1,4 +1,4 @@
-"""Measure the costs by which fleets and grids grow, and predict those of a large cluster; prints JSON lines.
+"""Measure the costs by which fleets grow, and predict those of a large cluster; prints JSON lines.
 
 Fleets of two sizes run in this process and on clusters of simulated computers on this machine. The difference of the
 sizes gives the cost of a device: processor time of this process, the driver, and of all others, calls of the driver,

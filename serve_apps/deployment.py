@@ -118,7 +118,7 @@ class ModelStreaming:
         return {name: state for states in await asyncio.gather(*others) for name, state in states.items()}
 
     async def drain(self, max_s: float, shard: int) -> None:
-        """Refuse new uploads and sessions of a shard, and finish rounds on acknowledged uploads within `max_s`."""
+        """Refuse new work of a shard, and finish rounds on acknowledged uploads within `max_s`."""
         await asyncio.to_thread(self.hub.drain, max_s)
 
     def check_health(self) -> None:
@@ -156,7 +156,7 @@ def application(args: ServerArgs | dict[str, Any]) -> Application:
 
 
 def replicated(deployment: Any, replicas: int) -> Any:
-    """Return a deployment whose replicas get the requests of their shards; a single one keeps Serve's routing."""
+    """Return a deployment whose replicas receive the requests of their shards."""
     if replicas == 1:
         return deployment
     router = cast("Any", RequestRouterConfig)(  # mypy takes its fields for those of a private one

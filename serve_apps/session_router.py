@@ -9,12 +9,15 @@ from ray.serve.request_router import PendingRequest, RequestRouter, RunningRepli
 
 from driftlab.serve_apps.shards import shard_of
 
-SHARD = "shard"  # argument of calls between replicas, and what a replica reports to routers
+SHARD = "shard"  # argument of calls between replicas, and key of a replica's report to routers
 PREFIX = "/sessions/"
 
 
 class SessionRouter(RequestRouter):
-    """Routes by the session in a request's path; requests of no session go to shard 0, new sessions to any."""
+    """Routes by the session in a request's path.
+
+    Any replica may open a session; all other requests without a session go to shard 0.
+    """
 
     def initialize_state(self, **given: Any) -> None:
         self._count = int(given["replicas"])
@@ -22,7 +25,10 @@ class SessionRouter(RequestRouter):
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """Return the only replica of a request's shard; none while it is being replaced, and then Serve asks again."""
+        """Return the replica of a request's shard.
+
+        While it is being replaced there is none, and Serve repeats the call.
+        """
         if pending_request is None:
             return [candidate_replicas]
         pending_request.routing_context.should_backoff = True

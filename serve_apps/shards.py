@@ -1,6 +1,6 @@
-"""Shards: with several replicas each hosts the sessions of one shard, which follows from the id of a session.
+"""Shards of the sessions of a server with several replicas.
 
-A replica locks its shard's file until its process ends. Its replacement takes the free shard, and opens the sessions
+The shard of a session follows from its id. A replica locks its shard's file until its process ends. Its replacement takes the free shard, and opens the sessions
 from their folders.
 """
 

@@ -1,4 +1,4 @@
-"""Shards of a server with several replicas: one owner at a time, and each request at the replica of its session."""
+"""Shards of a server: one owner at a time, and each request at the replica of its session."""
 
 from __future__ import annotations
 
