@@ -1,7 +1,7 @@
 """Shards of the sessions of a server with several replicas.
 
-The shard of a session follows from its id. A replica locks its shard's file until its process ends. Its replacement takes
-the free shard, and opens the sessions from their folders.
+The shard of a session follows from its id. A replica locks its shard's file until its process ends. Its replacement
+takes the free shard, and opens the sessions from their folders.
 """
 
 from __future__ import annotations
