@@ -11,7 +11,7 @@ import pytest
 from ray.serve._private.common import StreamingHTTPRequest
 
 from driftlab.errors import RunError
-from driftlab.serve_apps import sessions
+from driftlab.serve_apps import routes, sessions
 from driftlab.serve_apps.hosting import SESSION
 from driftlab.serve_apps.session_router import SessionRouter
 from driftlab.serve_apps.shards import ALL, Shard, shard_of, take_shard
@@ -99,3 +99,11 @@ def test_new_sessions_go_to_any_replica_and_other_requests_to_the_first(router):
     for path in ("/", "/sessions", "/metrics", "/healthz", "/demo"):
         assert chosen(router, over_http(path)) == [0]
     assert chosen(router, shard=1) == [1]
+
+
+def test_the_list_has_the_sessions_of_all_shards():
+    async def elsewhere():
+        return {"b": {"state": "running"}}
+
+    hub = SimpleNamespace(states=lambda: {"a": {"state": "waiting"}}, elsewhere=elsewhere)
+    assert set(asyncio.run(routes.list_sessions(hub))) == {"a", "b"}
