@@ -84,7 +84,7 @@ def test_help_lists_every_command():
         (("show", "systems/no_costum"), "Did you mean 'no_custom'?"),
         (("show", "adaptation/nothing"), "Known: "),
         (("show", "ams"), "Use systems/ams or streaming/ams or spaces/ams."),
-        (("show", "amz"), "Kinds: systems, "),
+        (("show", "amz"), "Did you mean 'ams'? Kinds: systems, "),
         (("show", "systems/no_custom", "--image", "a.png"), "--image draws workloads"),
         (("diff", "nowhere", "nowhere"), "nowhere"),
         (("report", "nowhere"), "nowhere"),
