@@ -232,6 +232,15 @@ def test_list_has_all_kinds():
 
 
 @pytest.mark.slow
+def test_names_are_counted_without_reading_experiments_and_claims():
+    heavy = "driftlab.platform.lab.read", "driftlab.platform.results.claims.base", "pyarrow", "torch"
+    code = "import sys; from driftlab.cli.catalogue import list_names; list_names(); "
+    code += f"print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.slow
 def test_serve_states_that_the_server_starts_before_it_does(monkeypatch, tmp_path):
     monkeypatch.setattr("driftlab.serve_apps.deployment.serving", lambda args, where, address: 1 / 0)
     stopped = call("serve", "--state-dir", str(tmp_path / "served"))
