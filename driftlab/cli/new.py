@@ -33,7 +33,7 @@ def new(
     """Write a working file NAME of at most 40 lines, and its test, to the current folder."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise RequestError(f"'{name}' is no name of a file. Use lower-case letters, digits and _, such as my_method.")
-    if keyword.iskeyword(name) or _is_package(name):
+    if kind != "experiment" and (keyword.iskeyword(name) or _is_package(name)):
         raise RequestError(f"'{name}' is a word or a package of Python, which the file would hide. Use my_{name}.")
     own = f"{name}.yaml" if kind == "experiment" else f"{name}.py"
     of_test = f"test_{kind if kind in ('network', 'experiment') else 'member'}.py.j2"

@@ -68,6 +68,11 @@ def test_a_server_that_does_not_respond_may_have_to_be_started(folder: Path, lin
     assert "start the server with `driftlab serve`" in str(CliRunner().invoke(build_app(), line.split()).exception)
 
 
+def test_an_experiment_may_be_named_as_a_package(folder: Path):
+    assert CliRunner().invoke(build_app(), ["new", "experiment", "numpy"]).exit_code == 0
+    assert Path("numpy.yaml").is_file()
+
+
 def test_a_board_without_runs_says_so(folder: Path):
     assert "There is no run in 'folder'" in CliRunner().invoke(build_app(), ["board", "folder"]).output
 
