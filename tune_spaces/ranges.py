@@ -1,4 +1,7 @@
-"""Names of search spaces, and domains from the ranges of parameters. It imports no experiment: `list` counts names."""
+"""Name the search spaces, and derive domains from the ranges of parameters.
+
+It imports no experiment, since `driftlab list` counts names.
+"""
 
 from __future__ import annotations
 

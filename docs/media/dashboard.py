@@ -1,4 +1,4 @@
-"""Take the pictures of the Ray dashboard during a run, and print driftlab's metrics as Prometheus reads them.
+"""Take the pictures of the Ray dashboard, and print driftlab's metrics, during a run.
 
 python docs/media/dashboard.py
 """
@@ -6,7 +6,6 @@ python docs/media/dashboard.py
 from __future__ import annotations
 
 import io
-import os
 import re
 import subprocess
 import sys
@@ -16,16 +15,21 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[2]
 MEDIA = ROOT / "docs/media"
-RUN = "demo"
+RUN = "demo-1"
 EXPERIMENT = (  # networks of little training, since the run is only looked at
     *("demo-streaming", "--seed", "0..3", "--workers", "2"),
     *("--set", "student.pretrain_steps=50", "--set", "compute.placement=nodes"),
 )
-PAGES = {"actors": "#/actors", "jobs": "#/jobs/01000000"}  # the first job of a cluster is the run
+Rows = tuple[tuple[int, int], ...]
+PAGES: dict[str, tuple[str, Rows]] = {  # page, and rows of pixels in the picture
+    "actors": ("#/actors", ((0, 900),)),
+    "jobs": ("#/jobs/01000000", ((0, 94), (380, 530))),  # the first job; without the command, which names a folder
+}
 WIDTH, HEIGHT = 1280, 900
 METRIC = re.compile(r"^ray_(driftlab_\w+)\{(.*)\} (\S+)$", re.MULTILINE)
 OWN = ("run", "cell", "device", "direction")  # labels; Ray adds those of the process
@@ -59,14 +63,15 @@ def scrape(address: str) -> list[tuple[str, dict[str, str], str]]:
     raise SystemExit(f"{address} has not all metrics of driftlab after {LIMIT_S:.0f} s")
 
 
-def picture(browser: Any, address: str, token: str, target: Path) -> None:
-    """Write a page of the dashboard as a picture."""
+def picture(browser: Any, address: str, token: str, rows: Rows, target: Path) -> None:
+    """Write rows of a page of the dashboard as a picture."""
     context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT})
     context.add_cookies([{"name": "ray-authentication-token", "value": token, "url": address}])
     page = context.new_page()
     page.goto(address)
     page.wait_for_timeout(LOAD_MS)
-    Image.open(io.BytesIO(page.screenshot())).convert("RGB").save(target, optimize=True)
+    shot = np.asarray(Image.open(io.BytesIO(page.screenshot())).convert("RGB"))
+    Image.fromarray(np.concatenate([shot[first:end] for first, end in rows])).save(target, optimize=True)
 
 
 def main() -> None:
@@ -74,24 +79,17 @@ def main() -> None:
     from browser import chromium
 
     with tempfile.TemporaryDirectory() as folder:
-        command = ["python", "-m", "driftlab", "run", *EXPERIMENT, "--dashboard", "--out", f"{folder}/{RUN}"]
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # no folder of this computer in the picture
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=os.environ | {"PATH": path},
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-        )
+        command = [sys.executable, "-m", "driftlab", "run", *EXPERIMENT, "--dashboard", "--out", f"{folder}/{RUN}"]
+        process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         try:
             notes = notes_of(process)
             for name, labels, value in scrape(notes["metrics"]):
                 print(name, labels, value)  # noqa: T201
             token = subprocess.check_output([sys.executable, "-m", "ray.scripts.scripts", "get-auth-token"], text=True)
             with chromium() as browser:
-                for name, page in PAGES.items():
-                    picture(browser, f"{notes['dashboard']}/{page}", token.strip(), MEDIA / f"dashboard-{name}.png")
+                for name, (page, rows) in PAGES.items():
+                    target = MEDIA / f"dashboard-{name}.png"
+                    picture(browser, f"{notes['dashboard']}/{page}", token.strip(), rows, target)
         finally:
             process.terminate()
             process.wait()

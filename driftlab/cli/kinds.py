@@ -44,7 +44,7 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """Functions that list the names of a kind with one line each, describe one name, and list only the names."""
+    """Functions that list the names of a kind with one line each, describe one, and list the names only."""
 
     summaries: Callable[[], dict[str, str]]
     describe: Callable[[str], Entry]
