@@ -287,6 +287,11 @@ def _experiments() -> dict[str, str]:
     return {name: _parts(read.find(name))[0].partition("\n")[0] for name in read.names()}
 
 
+def _experiment_names() -> list[str]:
+    """Return the names without importing the reader of experiments."""
+    return [path.stem for path in (PLATFORM / "lab/experiments").glob("*.yaml")]
+
+
 def _experiment(name: str) -> Entry:
     from driftlab.platform.lab import read
 
@@ -385,7 +390,7 @@ KINDS: Mapping[str, Kind] = {
     "links": _table("link", "platform.world.link:LINKS", _link_line, _values("links")),
     "loads": Kind(_lines("platform.world.load:LOADS", _load_line), _load),
     "networks": Kind(_lines("platform.networks.zoo:ZOO", _network_line), _any_network),
-    "experiments": Kind(_experiments, _experiment, lambda: list((PLATFORM / "lab/experiments").glob("*.yaml"))),
+    "experiments": Kind(_experiments, _experiment, _experiment_names),
     "spaces": Kind(_spaces, _space, _space_names),
     "claims": Kind(_claims, _claim, _claim_names),
 }
