@@ -5,8 +5,8 @@ cells are compared apart and together: the ratio is the estimate divided by the 
 neither.
 
 With `--every` it runs one seed and the first workload and fleet of every built-in experiment. Networks are trained for
-two steps, since cells take as long with any weights; so only the ratio of cells counts, as in a run whose networks are
-cached. `--every ams-table1:long,nestdnn-fig9` selects experiments, and a size after a colon.
+two steps and no epoch, since cells take as long with any weights. Only the ratio of cells counts, as in a run whose
+networks are cached. `--every ams-table1:long,nestdnn-fig9` selects experiments, and a size after a colon.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from pathlib import Path
 
 from _shared import options_of, report
 
+from driftlab.platform.core.parameters import parameters_of
+from driftlab.platform.core.registry import member_class
 from driftlab.platform.lab import forecast
-from driftlab.platform.lab.cells import points_of
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import Choice, Experiment, load, names
 from driftlab.platform.lab.seal import create_run, execute
@@ -79,8 +80,15 @@ def compare_cells(name: str) -> None:
     experiment, _, size = name.partition(":")
     spec = load(experiment, [f"size={size}"] if size else [])
     hardly = spec.student.model_copy(update={"pretrain_steps": min(2, spec.student.pretrain_steps)})
+    systems = tuple(part.model_copy(update={"scaling": untrained(part.scaling)}) for part in spec.systems)
     first = {part: getattr(spec, part)[:1] for part in ("seeds", "workloads", "fleets")}
-    print_ratios(name, spec.model_copy(update={"student": hardly, **first}), "cells")
+    print_ratios(name, spec.model_copy(update={"student": hardly, "systems": systems, **first}), "cells")
+
+
+def untrained(scaling: dict[str, object]) -> dict[str, object]:
+    """Return a scaling member without epochs."""
+    units = parameters_of(member_class("scaling", str(scaling["name"])))
+    return {**scaling, **{name: 0 for name, one in units.items() if one.unit == "epochs"}}
 
 
 def print_ratios(name: str, spec: Experiment, counts: str) -> None:
@@ -90,9 +98,8 @@ def print_ratios(name: str, spec: Experiment, counts: str) -> None:
         expected, slowness = forecast.forecast(spec), forecast.slowness()
         building_s, running_s = measure(spec, Path(folder) / "run")
         slowness = (slowness + forecast.slowness()) / 2  # of a shared computer, which changes
-    cells_s = expected.cells_s + forecast.CELL_S * len(list(points_of(spec)))
-    parts = {"networks": (expected.building_s, building_s), "cells": (cells_s, running_s)}
-    parts["whole"] = (expected.building_s + cells_s, building_s + running_s)
+    parts = {"networks": (expected.building_s, building_s), "cells": (expected.cells_s, running_s)}
+    parts["whole"] = (expected.building_s + expected.cells_s, building_s + running_s)
     line = {
         part: {
             "estimate_s": round(slowness * told_s, 1),
