@@ -1,4 +1,4 @@
-"""Measure how far the frame rates of several applications on a real core are from the plan; prints a JSON line.
+"""Compare frame rates of several applications on a real core with their plan; prints one JSON line.
 
 Three applications share a tenth of a core, in one process and in real time. Then one of them gets priority, and a
 fourth arrives. `furthest` is the largest relative difference from the planned rate, over applications and phases, and

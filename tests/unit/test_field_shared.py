@@ -74,9 +74,9 @@ class SimulatedCore:
 
 @pytest.mark.slow
 def test_four_applications_on_one_core_have_the_rates_of_the_plan(tmp_path, monkeypatch):
-    """One of three applications gets priority, then a fourth arrives. Networks take 30 % longer than profiled, +-20 %.
+    """One of three applications gets priority, then a fourth arrives.
 
-    `benchmarks/shared_device.py` measures the same on a real core.
+    Networks take 30 % longer than profiled, +-20 %. `benchmarks/shared_device.py` measures the same on a real core.
     """
     core, rng, call = SimulatedCore(), np.random.default_rng(0), InlineSession.call
     profiled = [NetworkProfile(Variant("tiny_classifier", None, 1, 0.08), "")]
