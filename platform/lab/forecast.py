@@ -31,7 +31,8 @@ from driftlab.platform.sim.setting import Cell, StreamSpec
 from driftlab.platform.streaming.base import Seen, StreamFacts, Streaming
 
 FORWARD_SHARE = 0.3  # duration of a forward pass / duration of a training step
-WINDOW_S = 2e-3  # duration of one scheduling decision where no network runs
+WINDOW_S, PLAN_S = 9e-4, 1.3e-3  # of a device whose networks do not run, and to choose among them
+EQUAL_SHARES = {"uniform", "status_quo"}  # schedulers that choose nothing
 NETWORK_S = 1.0  # to open the data of a network, and to build it
 FAMILY_S = 5.0  # to rank, cut and test the networks of a family
 DRAWN_S, SIGN_S = 5e-3, 8e-4  # to render a training frame of streets, and of signs
@@ -41,7 +42,8 @@ WIDTH = 0.25  # mean work of a training step of a family relative to one of the 
 PLANS_S = 2.0  # limit for the plans of one system: a plug-in may never return
 MAX_ROUNDS = 10_000  # of one plan
 BATCH = 8  # images in a training step of an adaptation without this parameter
-START_S, CELL_S = 8.0, 0.15  # start of Ray and its workers; overhead per cell
+START_S = 8.0  # of Ray and its workers
+CELL_S, BARE_CELL_S = 0.15, 0.03  # overhead per cell, and of one whose networks do not run
 PROBE_S = 6.4e-4  # duration of the probe on the reference host
 
 
@@ -74,7 +76,8 @@ class ComputeEstimates:
     ) -> list[ComputeEstimate]:
         """Estimate each stream with its network, by default the reference network, which needs no torch."""
         if not run_networks:
-            return [ComputeEstimate(WINDOW_S / self._window_s)]
+            plan_s = 0.0 if system.scheduling.name in EQUAL_SHARES else PLAN_S
+            return [ComputeEstimate((WINDOW_S + plan_s) / self._window_s)]
         networks = networks or [reference(one.height * one.width) for one in streams]
         return [self._estimate(system, *pair) for pair in zip(streams, networks, strict=True)]
 
@@ -144,7 +147,7 @@ class Forecast:
 
     def on_this_host_s(self, cores: int, cells: int) -> float:
         """Return the estimated time on this host, with cells and builds in parallel on its cores."""
-        running_s = (self.cells_s + cells * CELL_S) / min(cores, cells)
+        running_s = self.cells_s / min(cores, cells)
         return (START_S + running_s + self.building_s / max(1, min(cores, self.to_build))) * slowness()
 
 
@@ -161,6 +164,7 @@ def forecast(experiment: Experiment) -> Forecast:
         devices = sum(part.count for part in point.fleet.devices)
         watched = streams[point.workload.label]
         frames += devices * sum(one.fps * one.duration_s for one in watched if point.workload.run_networks)
+        cells_s += CELL_S if point.workload.run_networks else BARE_CELL_S
         cells_s += devices * sum(
             estimate.until(watched[0].duration_s)
             for estimate in estimates.of(

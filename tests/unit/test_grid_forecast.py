@@ -68,6 +68,15 @@ def test_a_member_that_ends_the_process_is_left_to_its_cell(monkeypatch, raised)
     assert passes(SYSTEMS["ams"]) == []
 
 
+def test_without_networks_a_window_takes_time_and_a_plan_more():
+    equal, planned = (
+        ComputeEstimates(10.0).of(SYSTEMS[name], [STREAM, STREAM], run_networks=False)
+        for name in ("no_custom", "nestdnn")
+    )
+    assert [one.until(60.0) for one in equal] == [pytest.approx(6 * forecasts.WINDOW_S)]
+    assert [one.until(60.0) for one in planned] == [pytest.approx(6 * (forecasts.WINDOW_S + forecasts.PLAN_S))]
+
+
 def test_phases_are_those_that_the_streaming_member_plans():
     assert passes(SYSTEMS["ams"]) == [(at_s, pytest.approx(60 * 4)) for at_s in (10.0, 20.0, 30.0, 40.0, 50.0)]
     assert passes(SYSTEMS["best_static"]) == [(0.0, pytest.approx(300 * 4))]
@@ -111,7 +120,8 @@ def test_the_whole_is_the_sum_of_the_cells(monkeypatch, tmp_path):
     found = forecast(experiment)
     meters = meters_of(experiment, cells_of(experiment), Progress())
     assert len(meters) == 4
-    assert found.cells_s == pytest.approx(sum(meter.whole_s for meter in meters.values()), rel=0.05)  # of `tiny`
+    work_s = sum(meter.whole_s for meter in meters.values())
+    assert found.cells_s == pytest.approx(work_s + 4 * forecasts.CELL_S, rel=0.05)  # of `tiny`
     assert (found.frames, found.to_build, found.kept) == (4 * 3 * 120, 1, 0)
     (recipe,) = forecasts.recipes_of(experiment).values()
     drawn_s = forecasts.RENDERED_FRAMES * forecasts.DRAWN_S

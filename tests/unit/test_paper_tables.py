@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,14 +38,34 @@ def street(**scores: float) -> Made:
     return scored(**{system: {"running": score} for system, score in scores.items()})
 
 
+EVERY = [cell for table in TABLES.values() for cell in table.cells]
+
+
 @pytest.mark.slow
 def test_every_cell_names_a_run_that_exists():
-    every = [cell for table in TABLES.values() for cell in table.cells]
-    sizes = {
-        cell.takes.partition(",")[0].partition(" with size=")[::2] for cell in every if " with size=" in cell.takes
-    }
-    for experiment, size in sizes | {(cell.experiment, "") for cell in every}:
+    for experiment, size in {cell.run for cell in EVERY if cell.run[1]} | {(cell.experiment, "") for cell in EVERY}:
         load(experiment, overrides=[f"size={size}"] if size else [])
+
+
+def test_every_cell_states_what_it_takes_with_the_time_of_a_run():
+    assert all(cell.takes for cell in EVERY)
+    assert [
+        cell.id for cell in EVERY if cell.run[1] and not re.search(r"(minutes?|hours?) on two cores", cell.takes)
+    ] == []
+
+
+KEYS = {
+    *("id", "title", "source", "name", "columns", "rows", "paper", "unit", "experiment", "takes", "claim", "claims"),
+    *("relation", "system", "where", "at", "take", "minus", "against", "neutral", "statistic"),
+    *("by_construction", "not_testable"),
+}
+
+
+def test_tables_hold_known_keys_only():
+    """A comma in a text without quotes begins another key."""
+    tables = [entry for file in cells.PAPERS.glob("*.yaml") for entry in read_yaml(file.read_text(encoding="utf-8"))]
+    parts = [one for table in tables for key in ("rows", "columns") for one in table[key] if not isinstance(one, str)]
+    assert {key for one in (*tables, *parts) for key in one} == KEYS
 
 
 def test_a_cell_has_the_value_of_its_row_and_column():
@@ -154,6 +175,23 @@ def test_cells_are_recorded_and_written_into_pages(tmp_path):
     assert text.count("not run") == 33
 
 
+def test_the_run_that_a_cell_names_comes_before_newer_ones():
+    cell = next(cell for cell in EVERY if cell.id == "ams-table2: Running, AMS")
+    assert (cell.experiment, cell.run) == ("ams-table2", ("ams-table1", "city"))
+    runs = [("ams-table1", "city"), ("ams-table1", "small"), ("ams-table2", "small"), ("ams-table1", "lean")]
+    lines = [{"claim": cell.id, "experiment": name, "size": size} for name, size in runs]
+    assert cell.preferred(lines) == lines[0]
+    assert cell.preferred(lines[1:]) == lines[2]
+    assert cell.preferred([lines[1], lines[3]]) == lines[3]
+    assert cell.preferred([{**lines[0], "claim": "another"}]) is None
+
+
+def test_a_run_is_compared_with_the_tables_that_name_it():
+    tables = street(no_custom=0.5, ams=0.7)
+    tables.run.spec["name"] = "ams-table1"
+    assert {table.id for table, _ in cells.compared_with(tables)} == {"ams-table1", "ams-table2"}
+
+
 def test_a_report_has_the_tables_that_its_experiment_repeats():
     tables = street(no_custom=0.5, ams=0.7)
     assert grids_of(tables) == []
@@ -249,6 +287,8 @@ class TestRelations:
 
     @pytest.mark.parametrize("name", TABLES)
     def test_a_run_without_the_data_leaves_every_cell_not_run(self, name):
-        verdicts = cells.compare(TABLES[name], Made(runs=[]))
+        none = Made(runs=[])
+        verdicts = cells.compare(TABLES[name], none)
         assert {one.result for one in verdicts} == {"not run"}
-        assert all(isolation.FAILED not in str(one.claim.measure(Made(runs=[]))) for one in verdicts)
+        kinds = {(str(one.claim.of.get("relation")), str(one.claim.statistic)): one.claim for one in verdicts}
+        assert all(isolation.FAILED not in str(claim.measure(none)) for claim in kinds.values())

@@ -11,6 +11,7 @@ interval is on the paper's side.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -50,6 +51,19 @@ class PaperCell(Claim):
     claim: str = ""  # the claim whose statistic measures it
     against: Mapping[str, Any] = field(default_factory=dict)  # relation of the difference whose sign is compared
     beyond: float | None = None  # the paper's value of the other side of the comparison; None: no sign is compared
+
+    @property
+    def run(self) -> tuple[str, str]:
+        """Return the experiment and the size of the run that it takes; a size is empty if none is named."""
+        experiment, _, size = re.split("[,;]", self.takes)[0].partition(" with size=")
+        return experiment, size
+
+    def preferred(self, lines: Iterable[Line]) -> Line | None:
+        """Return the line of the run that it takes, else of its experiment, else of any; the newest of these."""
+        own = [line for line in lines if line["claim"] in {self.id, self.claim}]
+        named = [line for line in own if (line["experiment"], line["size"]) == self.run]
+        same = [line for line in own if line["experiment"] == self.experiment]
+        return next(reversed(named or same or own), None)
 
     def sign_of(self, shown: Measured, tables: Tables) -> CellResult:
         """Compare the sign of the difference, or of the value itself, with the paper's."""
@@ -104,9 +118,11 @@ def compare(table: PaperTable, tables: Tables) -> list[Verdict]:
 
 
 def compared_with(tables: Tables) -> list[tuple[PaperTable, list[Verdict]]]:
-    """Compare every table that the experiment of a run is for."""
+    """Compare every table that the experiment of a run is for, or that names a run of it."""
     name = tables.run.spec.get("name")
-    own = [table for table in every_table().values() if any(cell.experiment == name for cell in table.cells)]
+    own = [
+        table for table in every_table().values() if any(name in (cell.experiment, cell.run[0]) for cell in table.cells)
+    ]
     return [(table, compare(table, tables)) for table in own]
 
 

@@ -8,7 +8,7 @@ The ledger is `evidence/ledger.jsonl` next to the pages' folder. A page has a pl
 table. The value of a claim comes from the experiment that tests it.
 
 The mark `<!-- paper Table ams-table1 -->` begins a table of a paper, and `<!-- end of paper -->` ends it. Each cell has
-the value of its newest line, with the run that measured it.
+the value of the run that it names, else of the newest one, and the run that measured it.
 
 The column "evidence" names the score that a claim reads: the score of the papers, where late predictions count
 as if they were in time, or the live score.
@@ -94,9 +94,9 @@ def fill_tables(text: str, evidence: Evidence) -> str:
 
 
 def _paper_table(name: str, evidence: Evidence) -> str:
-    """Return a table of a paper with the newest value of each cell and its run."""
+    """Return a table of a paper with the value of each cell and its run."""
     table = cells.table_of(name)
-    lines = [_line_of(cell, evidence) for cell in table.cells]
+    lines = [cell.preferred(evidence.lines.values()) for cell in table.cells]
     verdicts = [cells.verdict_of(cell, line) for cell, line in zip(table.cells, lines, strict=True)]
     runs = [_run_of(cell, line, evidence) for cell, line in zip(table.cells, lines, strict=True)]
     rows = [(*texts, run) for texts, run in zip(cells.as_rows(verdicts), runs, strict=True)]
@@ -104,12 +104,6 @@ def _paper_table(name: str, evidence: Evidence) -> str:
     return "\n".join(
         [f"{table.source}: {table.title}.", "", *(f"| {' | '.join(texts)} |" for texts in head + rows), ""]
     )
-
-
-def _line_of(cell: cells.PaperCell, evidence: Evidence) -> Line | None:
-    """Return the newest line of a cell or of its claim, from the experiment of the table if there is one."""
-    own = [line for line in evidence.lines.values() if line["claim"] in {cell.id, cell.claim}]
-    return next(reversed([line for line in own if line["experiment"] == cell.experiment] or own), None)
 
 
 def _run_of(cell: cells.PaperCell, line: Line | None, evidence: Evidence) -> str:
