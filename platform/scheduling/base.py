@@ -170,6 +170,16 @@ class Scheduling(ABC):
         return None
 
     @property
+    def recalls_on_server(self) -> bool:
+        """Return whether learners on a server store and resume networks too."""
+        return False
+
+    @property
+    def shares_zoo(self) -> bool:
+        """Return whether learners at one site share stored networks that are built equally."""
+        return True
+
+    @property
     def detects_boundaries(self) -> bool:
         """Return whether boundaries of domains are detected, at which the network as built returns."""
         return False

@@ -12,13 +12,10 @@ from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import (
     AccuracyEstimates,
     Passes,
-    RecallResult,
-    SampleDescription,
     TaskCost,
     TrialScores,
 )
 from driftlab.platform.scheduling.base import TrainingConfig, TrainingOffer
-from driftlab.platform.scheduling.zoo import MARGIN
 from driftlab.platform.sim.estimates import EstimateLog
 from driftlab.platform.streaming.base import DownlinkPlan
 from driftlab.platform.world.clock import Process
@@ -95,7 +92,6 @@ class TrainingChoice:
         self.accuracy_before: float | None = None  # accuracy before the round
         self.chosen: int | None = None  # index of the configuration; calls for other applications change the learner's
         self.estimates = EstimateLog(self.app, None if done.stored is None else done.stored.domain)
-        self.signature: tuple[float, ...] = ()  # of the newest samples, for stored networks
 
     def choose(self) -> Generator[Any, float, ChosenConfig | None]:
         """Offer the configurations to the device's scheduler, after trials where it requires them."""
@@ -139,41 +135,10 @@ class TrainingChoice:
         self.phases = self._offered_phases()
         self.configs = [self._config_of(phase) for phase in self.phases]
         every = self.scheduling.initial_trials(len(self.configs))
-        self.accuracy_before = (yield from self._recall()) if self.recalls else None
+        recall = self.round.recall
+        self.accuracy_before = None if recall is None else (yield from recall.start())
         if every or self.accuracy_before is None:
             self.accuracy_before = yield from self._run_trials(every)
-
-    @property
-    def recalls(self) -> bool:
-        """Return whether the learner stores its networks; networks cut for samples differ in channels."""
-        return self.scheduling.recall_drop is not None and not self.cuts_per_domain
-
-    def _recall(self) -> Steps:
-        """Continue from a stored network where that is better; return the accuracy now."""
-        app, done, fall = self.app, self.round, self.scheduling.recall_drop or 0.0
-        last = None if app.observed is None else app.observed.accuracy
-        described: SampleDescription = yield from done.facts_of(done.call("describe_samples"))
-        now, passes, resumed = described.accuracy, described.passes, None
-        if now is not None:
-            self.signature = described.signature
-            known = app.experts.rank(described.signature)
-            if (known or app.learner.trained) and (last is None or last - now >= fall):
-                recalling = done.call("recall_expert", now, max(MARGIN, fall / 2), tuple(known), *known.values())
-                recalled: RecallResult = yield from done.facts_of(recalling)
-                now, resumed = recalled.accuracy, recalled.resumed_network
-                passes = replace(passes, forward=passes.forward + recalled.passes.forward)
-        yield from done.do("training", self.site.training_cost(app.cost_of(), passes))
-        if now is not None:
-            app.observe(now, "teacher", done.now_s)
-        if resumed is not None:
-            app.experts.select(resumed)
-            done.stored_network, done.training_config = resumed, f"stored network {resumed}"
-        return now
-
-    def store_expert(self) -> None:
-        """Store the network of the newest phase for later samples of the same kind."""
-        if self.signature:
-            self.app.experts.store(self.signature, self.round.call("store_expert"))
 
     def _estimate(self) -> Steps:
         """Estimate every network of the family; return whether the offered configurations are estimates.

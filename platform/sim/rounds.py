@@ -14,11 +14,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import Packed, PhaseCheck, Reply, Stored, TaskCost, Trained, TrialScores
 from driftlab.platform.scheduling.base import TrainingOffer
+from driftlab.platform.sim.experts import Recall
 from driftlab.platform.sim.messages import LabelDelivery, PlanDelivery, UpdateDelivery, Upload
 from driftlab.platform.sim.offers import ChosenConfig, Offer, TrainingChoice
 from driftlab.platform.sim.session import Job
@@ -140,6 +142,16 @@ class WeightRound(Round):
     def cost(self) -> TaskCost:
         return add_costs(self.costs)
 
+    @cached_property
+    def recall(self) -> Recall | None:
+        """Return its stored networks; none where the scheduler stores none, or where it trains at another site.
+
+        Networks cut for samples differ in channels.
+        """
+        runner, local = self.app.runner, self.app.learner.local
+        stores = runner.scheduling.recall_drop is not None and (local or runner.scheduling.recalls_on_server)
+        return Recall(self) if stores and not runner.scaling.cuts_per_domain else None
+
     @property
     def outdated(self) -> bool:
         """Return whether another domain was detected at its beginning or since."""
@@ -215,6 +227,8 @@ class WeightRound(Round):
                     accuracy_before=chosen.accuracy_before,
                     accuracy_after=chosen.accuracy_after,
                 )
+        elif self.recall is not None:
+            yield from self.recall.start()
         assert plan.phase is not None
         self.train_start_s = self.now_s
         before = (yield from self._score(plan)) if runner.measures_gain else None
@@ -237,8 +251,8 @@ class WeightRound(Round):
             app.take_rows({"stages": [stage_rows(network, cost, trained, app.pixels, self.train_start_s)]})
         self.trained, self.train_end_s, self.idle = trained, self.now_s, trained.skipped
         app.learner.trained = True
-        if offer is not None and offer.recalls and trained.iterations:
-            offer.store_expert()
+        if self.recall is not None and trained.iterations:
+            self.recall.store()
         if watched and offer is not None:
             later = offer.estimates.later_frames(self.uploads[-1].sampling.times_s)
             check: PhaseCheck = yield from self.facts_of(self.call("check", later))
