@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Gt
 
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.scheduling.base import Allocation, SchedulerInput, Scheduling, TrainingOffer
@@ -56,6 +56,12 @@ class Joint(Scheduling):
             "next expected boundary"
         ),
     ] = False
+    labels: Annotated[int | None, Ge(1), Means("samples that a round labels, the newest; none: all", "frames")] = None
+    first_s: Annotated[
+        float | None,
+        Gt(0),
+        Means("with boundaries: time after one at which the first samples are taken; none: as streaming plans", "s"),
+    ] = None
     patience_s: PatienceS = 600.0
 
     version = 3
@@ -72,6 +78,14 @@ class Joint(Scheduling):
     @property
     def detects_boundaries(self) -> bool:
         return self.boundaries
+
+    @property
+    def labels_per_round(self) -> int | None:
+        return self.labels
+
+    @property
+    def first_samples_s(self) -> float | None:
+        return self.first_s
 
     @property
     def schedules_server(self) -> bool:

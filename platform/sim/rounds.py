@@ -181,12 +181,18 @@ class WeightRound(Round):
         self.label_start_s = self.now_s
         learner.switch_network()
         uses_labels, storing = runner.adaptation.labels == "teacher", []
-        for upload in self.uploads:
+        limit = runner.scheduling.labels_per_round if learner.local and uses_labels else None
+        stores = newest_of([upload.sent.frames for upload in self.uploads], limit)
+        for upload, newest in zip(self.uploads, stores, strict=True):
+            if not newest:
+                continue
             labels = self._label(upload) if uses_labels else None
-            detected = () if learner.domain is None else (learner.domain,)
-            storing.append(self.call("store", upload.frames, labels, upload.stamp_s, *detected))
+            more = (
+                (learner.domain, newest) if limit is not None else () if learner.domain is None else (learner.domain,)
+            )
+            storing.append(self.call("store", upload.frames, labels, upload.stamp_s, *more))
         yield from self.do(
-            "labelling", app.networks.labelling_cost(learner.site, self.frames) if uses_labels else TaskCost()
+            "labelling", app.networks.labelling_cost(learner.site, sum(stores)) if uses_labels else TaskCost()
         )
         stored = []
         for job in storing:
@@ -276,6 +282,15 @@ class WeightRound(Round):
         if after is not None and self.now_s > last_s:
             gain = max(0.0, after - before)
             learner.last_gain = RoundGain(self.now_s, self.now_s - last_s, isolated_s, after, gain)
+
+
+def newest_of(frames: Sequence[int], limit: int | None) -> list[int]:
+    """Return how many of each upload's frames are among the newest ones up to a limit."""
+    left, found = math.inf if limit is None else limit, list[int]()
+    for count in reversed(frames):
+        found.append(int(min(count, left)))
+        left -= found[-1]
+    return found[::-1]
 
 
 def merge_stored(stored: Sequence[Stored]) -> Stored:

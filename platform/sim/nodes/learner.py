@@ -113,14 +113,21 @@ class LearnerNode:
         return receive(payload, sampling, size, damage)
 
     def store(
-        self, frames: Frames, labels: TaskLabels | None, stamp_s: float | None = None, detected: int | None = None
+        self,
+        frames: Frames,
+        labels: TaskLabels | None,
+        stamp_s: float | None = None,
+        detected: int | None = None,
+        newest: int | None = None,
     ) -> Reply:
         """Store samples, and return the φ-scores between consecutive labels, if there are labels.
 
         Samples are stored under their capture times, or all under one `stamp_s`. `detected` is their domain where the
-        device detects domains.
+        device detects domains. Of the samples, the `newest` are stored; by default all.
         """
         spec = self._spec
+        if newest is not None:
+            frames, labels = frames[-newest:], None if labels is None else labels[-newest:]
         given = self._task.blank(len(frames), spec.height, spec.width) if labels is None else labels
         phis: tuple[float, ...] = ()
         if labels is not None:
