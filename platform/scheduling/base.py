@@ -196,6 +196,11 @@ class Scheduling(ABC):
         return None
 
     @property
+    def uses_true_gains(self) -> bool:
+        """Return whether offers have the accuracies on later frames; True only for bounds."""
+        return False
+
+    @property
     def recalls_on_server(self) -> bool:
         """Return whether learners on a server store and resume networks too."""
         return False

@@ -17,7 +17,7 @@ from driftlab.platform.core.records import (
 )
 from driftlab.platform.scheduling.base import TrainingConfig, TrainingOffer
 from driftlab.platform.sim.estimates import EstimateLog
-from driftlab.platform.streaming.base import DownlinkPlan
+from driftlab.platform.streaming.base import DownlinkPlan, choose_times
 from driftlab.platform.world.clock import Process
 from driftlab.platform.world.cost import add_costs
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from driftlab.platform.sim.app import AppSim
     from driftlab.platform.sim.device import DeviceSim
     from driftlab.platform.sim.rounds import Steps, WeightRound
+
+
+FORESEEN_S, FORESEEN_FPS = 60.0, 1.0  # later frames on which a bound scores trainings: those until the scene ends
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,22 @@ class TrainingChoice:
         self.accuracy_before = None if recall is None else (yield from recall.start())
         if every or self.accuracy_before is None:
             self.accuracy_before = yield from self._run_trials(every)
+        if self.scheduling.uses_true_gains:
+            yield from self._foresee()
+
+    def _foresee(self) -> Steps:
+        """Tell the accuracies on later frames before and after each configuration, at no cost: a bound."""
+        app, done = self.app, self.round
+        stop_s = min(app.facts.duration_s, done.now_s + FORESEEN_S)
+        times_s = choose_times(done.now_s, stop_s, fps=app.facts.fps, rate_fps=FORESEEN_FPS)
+        if not times_s:
+            return
+        later = app.runner.session.call(app.node("device"), "sample_with_truth", times_s)
+        told: TrialScores = yield from done.facts_of(done.call("foresee", tuple(self.phases), later))
+        if told.before is not None:
+            self.accuracy_before = told.before
+            pairs = zip(self.configs, told.after, strict=True)
+            self.configs = [replace(config, accuracy=after) for config, after in pairs]
 
     def _estimate(self) -> Steps:
         """Estimate every network of the family; return whether the offered configurations are estimates.

@@ -187,6 +187,23 @@ class LearnerNode:
         score, scoring = self._score(self._model, rest)
         return Reply(TrialScores(score, tuple(after), tuple(passes), scoring, tuple(initial_scores), tuple(fixed)))
 
+    def foresee(self, phases: Sequence[Phase], later: Frames) -> Reply:
+        """Return the accuracy on the later frames of the same scene, now and after each phase: for bounds only.
+
+        Each phase trains a copy exactly as the next call of `train` would.
+        """
+        shown = later[np.flatnonzero(later.scenes == later.scenes[0])]
+        truth, before, after = self._task.truth(shown), state.read(self._model), list[float | None]()
+        now = self._accuracy(self._model, shown.images, truth)
+        for phase in phases:
+            samples = self._samples(rng_for(self._spec.seed, "train", self._phases))
+            model, memory, _ = self._trial(phase, samples)
+            cost = self._cost if model is self._model else self._tapped(model)
+            adapt_guarded(self._adaptation, model, memory, samples, phase, self._limit_s, self._meter, cost)
+            after.append(self._accuracy(model, shown.images, truth))
+            state.write(self._model, before)
+        return Reply(TrialScores(now, tuple(after), (), Passes()))
+
     def describe_samples(self) -> Reply:
         """Score the network on its newest samples, and return their mean feature under the network as built."""
         from driftlab.platform.networks.features import mean_feature
