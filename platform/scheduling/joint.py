@@ -19,7 +19,14 @@ from driftlab.platform.core.parameters import Means
 from driftlab.platform.scheduling.base import Allocation, SchedulerInput, Scheduling, TrainingOffer
 from driftlab.platform.scheduling.candidates import Candidate, LearningApp, Skipped, known, read_apps
 from driftlab.platform.scheduling.enumerated import plan_enumerated
-from driftlab.platform.scheduling.gain_model import AppEstimate, AppHistory, estimate, review, trial_value
+from driftlab.platform.scheduling.gain_model import (
+    AppEstimate,
+    AppHistory,
+    estimate,
+    review,
+    trial_value,
+    with_expected_accuracy,
+)
 from driftlab.platform.scheduling.inference_shares import split_inference_share
 from driftlab.platform.scheduling.plans import HorizonS, PatienceS, SharePlan, previous_state, to_grants
 from driftlab.platform.scheduling.sequencing import MIN_DURATION_S, PlannedSteps, plan_steps
@@ -116,6 +123,8 @@ class Joint(Scheduling):
             history = review(demand, state.histories.get(app.app, AppHistory()), window.start_s)
             if self.uses_true_gains:  # they need no correction
                 history = replace(history, errors=())
+            if self.boundaries:
+                app = with_expected_accuracy(app, history)
             estimated, histories[app.app] = estimate(window, app, history, drifts=not self.boundaries)
             estimates.append(estimated)
         horizon_s = self.horizon_s or (expected_s(window, histories) if self.boundaries else longest_s)
