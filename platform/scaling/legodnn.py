@@ -76,7 +76,7 @@ class BlockProfiles:
         by_name, whole_s = {one.name: one.latency_s for one in self.variants}, self._whole.latency_s
         ends_s = [by_name.get(".".join(self.original[: block + 1])) for block in range(len(self.options))]
         equal_s = np.full(len(self.options), whole_s / len(self.options))
-        found_s = equal_s if None in ends_s else np.diff(np.array([0.0, *ends_s], np.float64))
+        found_s: Floats = equal_s if None in ends_s else np.diff(np.array([0.0, *ends_s], np.float64))
         return found_s if (found_s > 0).all() else equal_s
 
     @cached_property
