@@ -87,7 +87,8 @@ class BlockProfiles:
             for block, names in enumerate(self.options)
         ]
         savings = np.array([[saved[block][name] for block, name in enumerate(path)] for path in self.paths])
-        return self.blocks_s - savings
+        times_s: Floats = self.blocks_s - savings
+        return times_s
 
     @cached_property
     def totals(self) -> tuple[list[int], Floats, Floats]:
