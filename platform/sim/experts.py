@@ -70,7 +70,7 @@ class Recall:
                 now, resumed = recalled.accuracy, recalled.resumed_network
                 passes = replace(passes, forward=passes.forward + recalled.passes.forward)
         yield from done.do("training", app.learner.site.training_cost(app.cost_of(), passes))
-        if now is not None:
+        if now is not None and not done.outdated:
             app.observe(now, "teacher", done.now_s)
         if resumed is not None:
             app.experts.select(resumed)

@@ -201,7 +201,7 @@ class TrainingChoice:
         costs = [site.training_cost(app.cost_of(variant), passes) for variant, passes in counted]
         cost = add_costs(costs)
         yield from done.do("training", cost)
-        if self.scores and tried.before is not None:
+        if self.scores and tried.before is not None and not done.outdated:
             app.observe(tried.before, "teacher", done.now_s)
         begins = tried.initial_scores or (None,) * len(which)
         fixed_passes = zip(trials, tried.fixed_passes or (Passes(),) * len(which), strict=True)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from loop_factory import FixedMember, rows, run, uploads
 
-from driftlab.platform.core.records import Trained
+from driftlab.platform.core.records import Passes, SampleDescription, Trained
 from driftlab.platform.scheduling.base import Allocation, Grant, SchedulerInput, Scheduling
 from driftlab.platform.scheduling.candidates import read_apps
 from driftlab.platform.scheduling.gain_model import AppHistory, ExpectedGain, estimate, with_expected_accuracy
@@ -56,6 +56,7 @@ class Detecting(Scheduling):
     detects_boundaries = True
     first_samples_s: float | None = None
     labels_per_round: int | None = None
+    recall_drop: float | None = None
 
     def allocate(self, window: SchedulerInput) -> Allocation:
         self.asked = [*getattr(self, "asked", []), window]
@@ -89,6 +90,20 @@ class TestReturn:
         (full,) = rows(self.ran(28.0, 1.99)[1], "runs")
         (part,) = rows(loop, "runs")
         assert 0 < part["labelling_j"] < full["labelling_j"]
+
+    def test_an_accuracy_in_the_domain_before_is_forgotten_though_its_scoring_ends_later(self):
+        """Otherwise the frames of a network would be dropped that is accurate in its new domain."""
+        scheduler = Detecting(recall_drop=0.1)
+        passes = Passes(forward=(10_000,))
+        session, _, _ = self.ran(
+            12.0, scheduler=scheduler, describe_samples=lambda node: SampleDescription(0.08, (1.0,), passes)
+        )
+        (began,) = [note.now_s for note in session.of("describe_samples")]
+        assert began < 12.0
+        assert {window.demands[0].observed for window in scheduler.asked if window.start_s >= 12.0} == {None}
+        calm = Detecting(recall_drop=0.1)
+        self.ran(999.0, scheduler=calm, describe_samples=lambda node: SampleDescription(0.08, (1.0,), passes))
+        assert calm.asked[-1].demands[0].observed == 0.08
 
 
 class TestFirstSamples:
