@@ -72,7 +72,7 @@ class BlockProfiles:
 
     @cached_property
     def blocks_s(self) -> Floats:
-        """Return the isolated time of each original block: what it adds to the network that ends before it."""
+        """Return the isolated time of each original block, by which the network that ends there is slower."""
         by_name, whole_s = {one.name: one.latency_s for one in self.variants}, self._whole.latency_s
         ends_s = [by_name.get(".".join(self.original[: block + 1])) for block in range(len(self.options))]
         equal_s = np.full(len(self.options), whole_s / len(self.options))
@@ -106,9 +106,9 @@ class BlockProfiles:
         return list(self.paths.values()), accuracy_drop, self._whole.memory_bytes - memory
 
     def slowdowns(self, timed: Sequence[TimedInference]) -> Floats:
-        """Return the slowdown of each block over that of all networks, from measured latencies of whole networks.
+        """Return the slowdown of each block over that of all networks; 1 without measurements.
 
-        Without measurements it is 1. A measured latency is the sum of its blocks' times by their slowdowns (ridge
+        A measured latency is the sum of its blocks' times by their slowdowns (ridge
         regression around the common slowdown).
         """
         rows = [(self._row[one.network], one) for one in timed if one.network in self._row]

@@ -1,4 +1,4 @@
-"""The best sequence of trainings by enumeration: orders, configurations, and training shares on a grid.
+"""The best sequence of trainings by enumeration of orders, configurations and training shares.
 
 It is the bound of `sequencing.py`, which assumes that gains add up and searches orders locally.
 """
@@ -31,7 +31,7 @@ class Enumeration:
         self.start = tuple(app.now for app in self.apps)
 
     def rates(self, now: tuple[float, ...]) -> list[tuple[float, float]]:
-        """Return training shares with the accuracy per second beside them, from no training on.
+        """Return training shares, from none on, with the accuracy per second that inference has then.
 
         Only the largest share of each level is useful. All levels are returned, or evenly spaced ones if they are many.
         """

@@ -182,7 +182,7 @@ def review(demand: Demand, history: AppHistory, now_s: float) -> AppHistory:
 
 
 def with_expected_accuracy(app: LearningApp, history: AppHistory) -> LearningApp:
-    """Return an application with the accuracy that its newest phase was expected to reach, until one is observed."""
+    """Return an application with the expected accuracy of its newest phase, until one is observed."""
     if history.expected is None or history.ended_s is None:
         return app
     return replace(app, now=history.expected.accuracy_after)

@@ -64,7 +64,7 @@ def lost_accuracy(apps: Sequence[LearningApp]) -> Floats:
 
 
 def best_totals(apps: Sequence[LearningApp], now: tuple[float, ...]) -> Floats:
-    """Return the highest total accuracy at every number of units, for given accuracies of the applications."""
+    """Return the highest total accuracy at every number of units, for given accuracies."""
     _, full, units = _table_key(apps)
     return _joined(_values(now, full, units))
 

@@ -146,17 +146,17 @@ class TrainingChoice:
             yield from self._foresee()
 
     def _foresee(self) -> Steps:
-        """Tell the accuracies on later frames before and after each configuration, at no cost: a bound."""
+        """Offer the accuracies on later frames before and after each configuration, at no cost: a bound."""
         app, done = self.app, self.round
         stop_s = min(app.facts.duration_s, done.now_s + FORESEEN_S)
         times_s = choose_times(done.now_s, stop_s, fps=app.facts.fps, rate_fps=FORESEEN_FPS)
         if not times_s:
             return
         later = app.runner.session.call(app.node("device"), "sample_with_truth", times_s)
-        told: TrialScores = yield from done.facts_of(done.call("foresee", tuple(self.phases), later))
-        if told.before is not None:
-            self.accuracy_before = told.before
-            pairs = zip(self.configs, told.after, strict=True)
+        found: TrialScores = yield from done.facts_of(done.call("foresee", tuple(self.phases), later))
+        if found.before is not None:
+            self.accuracy_before = found.before
+            pairs = zip(self.configs, found.after, strict=True)
             self.configs = [replace(config, accuracy=after) for config, after in pairs]
 
     def _estimate(self) -> Steps:

@@ -144,9 +144,9 @@ class WeightRound(Round):
 
     @cached_property
     def recall(self) -> Recall | None:
-        """Return its stored networks; none where the scheduler stores none, or where it trains at another site.
+        """Return its stored networks; None where the scheduler stores none at this site.
 
-        Networks cut for samples differ in channels.
+        Networks cut for samples differ in channels, so none are stored.
         """
         runner, local = self.app.runner, self.app.learner.local
         stores = runner.scheduling.recall_drop is not None and (local or runner.scheduling.recalls_on_server)

@@ -194,7 +194,7 @@ class LearnerSim:
                 self.clock.process(self._sample_first(times_s[0]))
 
     def _sample_first(self, began_s: float) -> Process:
-        """Take the first samples of a domain where the scheduler does not wait for those of the streaming member."""
+        """Take the first samples of a domain where the scheduler does not wait for streaming."""
         first_s, app = self.runner.scheduling.first_samples_s, self.app
         if first_s is None:
             return

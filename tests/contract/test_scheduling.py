@@ -239,7 +239,7 @@ def asked(**changed: Any) -> SchedulerInput:
     return SchedulerInput(demands=(Demand(**of_app),), **of_window)
 
 
-def way(**changed: Any) -> TrainingOffer:
+def offered(**changed: Any) -> TrainingOffer:
     """Return an offer of one configuration with some values changed."""
     cost = {name: changed.pop(name) for name in ("seconds", "memory_bytes", "joules") if name in changed}
     given = TrainingConfig("way", TaskCost(**{"seconds": {"cpu": 5.0}, **cost}), 0.8, **changed)
@@ -260,12 +260,12 @@ IMPOSSIBLE = {
     ],
     "observed_s of a is": [lambda: asked(observed=0.5, observed_s=math.nan)],
     "'way' takes": [
-        *(lambda s=s: asked(learning=way(seconds={"cpu": s})) for s in (-1.0, math.nan)),
-        *(lambda j=j: asked(learning=way(joules=j)) for j in (-1.0, math.nan, math.inf)),
-        lambda: asked(learning=way(memory_bytes=-1)),
+        *(lambda s=s: asked(learning=offered(seconds={"cpu": s})) for s in (-1.0, math.nan)),
+        *(lambda j=j: asked(learning=offered(joules=j)) for j in (-1.0, math.nan, math.inf)),
+        lambda: asked(learning=offered(memory_bytes=-1)),
     ],
-    "'way' has size": [lambda s=s: asked(learning=way(size=s)) for s in (math.nan, math.inf, 0.0)],
-    "'way' has a trial": [lambda f=f: asked(learning=way(trial_fraction=f)) for f in (math.nan, 0.0, 1.5)],
+    "'way' has size": [lambda s=s: asked(learning=offered(size=s)) for s in (math.nan, math.inf, 0.0)],
+    "'way' has a trial": [lambda f=f: asked(learning=offered(trial_fraction=f)) for f in (math.nan, 0.0, 1.5)],
     "takes -2 s on cpu": [lambda: asked(learning=TrainingOffer("running", left=TaskCost({"cpu": -2.0})))],
     "never ends": [lambda: asked(learning=TrainingOffer("running", left=TaskCost({"cpu": math.inf})))],
 }
@@ -280,6 +280,6 @@ def test_impossible_input_is_refused_before_any_scheduler_plans(message):
 
 
 def test_possible_input_of_the_same_form_is_planned_by_every_scheduler():
-    given = asked(learning=way(size=1.0, trial_fraction=1.0), left_s=0.0, accuracy_goal=0.9, latency_goal_s=0.0)
+    given = asked(learning=offered(size=1.0, trial_fraction=1.0), left_s=0.0, accuracy_goal=0.9, latency_goal_s=0.0)
     for member in MEMBERS.values():
         check(given, member.allocate(given))

@@ -226,13 +226,13 @@ class TestTrials:
         node = learner(DISTILL)
         node.store(seen, seen.labels)
         built = state.read(node._model).vector
-        told = node.foresee((Phase(1), Phase(8)), replace(later, scenes=scenes)).facts
+        found = node.foresee((Phase(1), Phase(8)), replace(later, scenes=scenes)).facts
         assert state.read(node._model).vector.tobytes() == built.tobytes()
         node.train(DownlinkPlan(None, Phase(8)))
         same, every = (node._accuracy(node._model, one.images, one.labels) for one in (later[:10], later))
-        assert told.after[1] == pytest.approx(same, abs=1e-3)  # numbers on the wire have 16 bits
+        assert found.after[1] == pytest.approx(same, abs=1e-3)  # numbers on the wire have 16 bits
         assert abs(same - every) > 2e-3
-        assert told.after[0] != told.after[1]
+        assert found.after[0] != found.after[1]
 
 
 DISTILL = Member("adaptation", "distill", (("fraction", 1.0), ("learning_rate", 0.01)))

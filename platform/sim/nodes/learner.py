@@ -17,7 +17,6 @@ from driftlab.platform.adaptation.agreement import agreement_of
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adapted, Batch, Phase
 from driftlab.platform.core.limits import limited
 from driftlab.platform.core.records import (
-    Columns,
     LayerCost,
     ModelCost,
     Passes,
@@ -188,10 +187,7 @@ class LearnerNode:
         return Reply(TrialScores(score, tuple(after), tuple(passes), scoring, tuple(initial_scores), tuple(fixed)))
 
     def foresee(self, phases: Sequence[Phase], later: Frames) -> Reply:
-        """Return the accuracy on the later frames of the same scene, now and after each phase: for bounds only.
-
-        Each phase trains a copy exactly as the next call of `train` would.
-        """
+        """Return the accuracy on later frames of the scene, now and after each phase."""
         shown = later[np.flatnonzero(later.scenes == later.scenes[0])]
         truth, before, after = self._task.truth(shown), state.read(self._model), list[float | None]()
         now = self._accuracy(self._model, shown.images, truth)
@@ -329,7 +325,8 @@ class LearnerNode:
             surgery=() if chosen is None else (*chosen.cutting, *chosen.feedback),
             selection=None if chosen is None else chosen.work,
         )
-        channels = {} if chosen is None else {"channels": [self._channel_rows(chosen)]}
+        place = {"phase": self._phases, "time_s": float(self._times_s.max(initial=-np.inf)), "domain": self._domain}
+        channels = {} if chosen is None else {"channels": [chosen.rows(place)]}
         return Reply(facts, {**self._audits(), **channels}, payload=message)
 
     def check(self, frames: Frames) -> Reply:
@@ -407,17 +404,6 @@ class LearnerNode:
         self._buffers = state.read_buffers(networks.network_for(self._scaling, received, self._budget))
         self._sends_all, self._drafted = self._sends_all or not self._follows, chosen
         return chosen
-
-    def _channel_rows(self, chosen: ChannelMask) -> Columns:
-        """Return a row for each group of the channels that the newest phase selected."""
-        count, time_s = len(chosen.kept), float(self._times_s.max())
-        return {
-            "phase": [self._phases] * count,
-            "time_s": [time_s] * count,
-            "domain": [self._domain] * count,
-            "group": list(chosen.kept),
-            "kept": [" ".join(map(str, kept.tolist())) for kept in chosen.kept.values()],
-        }
 
     def _message(self, update: delta.Encoded | None) -> bytes | None:
         """Prepend the draft of an update, and absorb the weights into the family as on the device."""
