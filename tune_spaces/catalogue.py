@@ -20,11 +20,11 @@ from driftlab.platform.streaming.base import StreamFacts
 from driftlab.platform.tune.document import SpaceDocument, parse
 
 FOLDER = Path(__file__).parent / "spaces"
-BOUND_VALUES = ("clairvoyant", "world", "true", "enumerated")  # values that only a bound may have
+BOUND_VALUES = ("clairvoyant", "world")  # values that only a bound may have
 FIRST = {family: next(iter(names)) for family, names in FAMILIES.items()}  # the null members
 AROUND = 4.0  # a range spans default / AROUND to default x AROUND
 REASON = "a quarter of the default to four times it, within the parameter's range"
-BOUND_PARAMETERS = ("costs_time",)  # parameters that make a member a bound
+BOUND_PARAMETERS = ("costs_time", "gains", "plans")  # parameters that make a member a bound
 STREAM = StreamFacts(fps=2.0, duration_s=60.0)  # the shortest of those that members are tuned on
 STREETS, SIGNS, APPS = "ams", "tent", "nestdnn"  # spaces with files, whose experiments the others share
 
@@ -203,8 +203,10 @@ def host_of(family: str, name: str) -> dict[str, Any]:
 def _domain(one: Parameter, default: Any) -> dict[str, Any] | None:
     """Return the domain of a parameter; None for texts, lists and unset values."""
     if typing.get_origin(one.hint) is typing.Literal:
-        values = [each for each in typing.get_args(one.hint) if each not in BOUND_VALUES]
-        return {"values": values, "why": "every choice"} if len(values) > 1 else None
+        return {
+            "values": [each for each in typing.get_args(one.hint) if each not in BOUND_VALUES],
+            "why": "every choice",
+        }
     if one.names:
         return {"values": list(one.names), "why": "every choice with a name"}
     if isinstance(default, bool):

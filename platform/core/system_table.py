@@ -201,7 +201,7 @@ _TABLE: Mapping[str, str | _Row] = {
     ),
     "optimum": _Row(
         "Optimum bound: all plans of joint compared by the true gains of trainings; on the device.",
-        {**IN_PHASES, **TAUGHT, "scheduling": {"name": "joint", "gains": "true", "search": "enumerated"}},
+        {**IN_PHASES, **TAUGHT, "scheduling": {"name": "joint", "gains": "true", "plans": "enumerated"}},
         bound="true_gains",
     ),
     "nestdnn": (

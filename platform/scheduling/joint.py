@@ -68,7 +68,7 @@ class Joint(Scheduling):
         Literal["learned", "true"],
         Means("accuracies after trainings: learned from earlier ones, or those on later frames, a bound"),
     ] = "learned"
-    search: Annotated[
+    plans: Annotated[
         Literal["sequences", "enumerated"],
         Means("plans that are compared: sequences of additive gains, or all on a grid of shares, a bound"),
     ] = "sequences"
@@ -153,7 +153,7 @@ class Joint(Scheduling):
         """
         begun = [_has_begun(window.demands[app.index].learning) for app in apps]
         first = [app if started else replace(app, candidates=()) for app, started in zip(apps, begun, strict=True)]
-        plan = plan_enumerated if self.search == "enumerated" else plan_steps
+        plan = plan_enumerated if self.plans == "enumerated" else plan_steps
         steps = plan(first, horizon_s, self.joule_price)
         if steps.first is not None:
             return steps
