@@ -31,7 +31,7 @@ from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.job_config import JobConfig
 
 from driftlab.actors.local import LocalRay
-from driftlab.actors.thread import POLL_INTERVAL_S, RayThread
+from driftlab.actors.thread import POLL_INTERVAL_S, RayThread, wait_for_abandoned
 from driftlab.actors.watchdog import MARK
 from driftlab.errors import RequestError, RunError, first_line
 from driftlab.platform.sim import host, portable
@@ -122,6 +122,8 @@ class Cluster:
 
 def connect(config: ClusterConfig) -> Cluster:
     """Start Ray on this computer, or join the requested cluster."""
+    if not wait_for_abandoned(START_TIMEOUT_S):  # its end would shut down the Ray that starts here
+        raise _not_started(TimeoutError(f"an earlier Ray of this process has not ended within {START_TIMEOUT_S:g} s"))
     if ray.is_initialized():
         raise RequestError("This process uses Ray already. Call ray.shutdown() first, or use another process.")
     address = config.address if config.address is not None else os.environ.get("RAY_ADDRESS", "local")

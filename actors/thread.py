@@ -66,6 +66,18 @@ class RayThread:
             self.busy = False
 
 
+def wait_for_abandoned(within_s: float) -> bool:
+    """Return whether all abandoned threads end in time.
+
+    Until then their calls may change the Ray of this process.
+    """
+    deadline = time.monotonic() + within_s
+    abandoned = [thread for thread in threading.enumerate() if thread.name == ABANDONED]
+    for thread in abandoned:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return not any(thread.is_alive() for thread in abandoned)
+
+
 def _wait(future: Future[Any], meanwhile: Callable[[], object] | None) -> bool:
     """Wait up to `POLL_INTERVAL_S`; return whether the future is done."""
     if meanwhile is None:

@@ -1,6 +1,6 @@
-"""The server on Ray Serve: one replica hosts all sessions, and actors host their learners.
+"""The server on Ray Serve: replicas host the sessions, and actors host their learners.
 
-On a single computer the replica listens on the port itself. On a cluster, Ray Serve's proxies do.
+On a single computer a single replica listens on the port itself. Otherwise Ray Serve's proxies do.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import ray
 from fastapi import FastAPI
@@ -19,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ray import serve
 from ray.serve import Application
 from ray.serve._private import replica
+from ray.serve.config import RequestRouterConfig
 from ray.serve.schema import LoggingConfig
 
 from driftlab.actors.cluster import LOOPBACK, ClusterConfig, connect, processors
@@ -27,7 +29,9 @@ from driftlab.errors import RequestError
 from driftlab.serve_apps.http_server import HttpServer, ServerAddress, listener_of
 from driftlab.serve_apps.quotas import Limits
 from driftlab.serve_apps.routes import build_app
+from driftlab.serve_apps.session_router import SHARD, SessionRouter
 from driftlab.serve_apps.sessions import SessionRegistry
+from driftlab.serve_apps.shards import take_shard
 
 log = logging.getLogger(__name__)
 NAME = "driftlab"
@@ -38,6 +42,7 @@ LEAN = {  # no extra threads between a request and its route: no route blocks
 }
 MAX_REQUESTS = 400  # at the same time; most are held until there is a result
 REQUEST_TIMEOUT_S = 900  # opening a session may train its network
+STATS_INTERVAL_S = 1.0  # between reports of a replica's shard to the routers
 DRAIN_TIMEOUT_S = 5.0  # for rounds to end before the server stops
 LOCAL_SHUTDOWN_TIMEOUT_S, CLUSTER_SHUTDOWN_TIMEOUT_S = 3.0, 60.0  # of Serve; a local Ray is ended in any case
 
@@ -53,6 +58,7 @@ class ServerArgs(BaseModel):
     )
     max_sessions: int = Field(64, ge=1)
     rate_limit: float = Field(200.0, gt=0)  # requests per second of one token
+    replicas: Annotated[int, Field(ge=1, le=256)] = 1  # processes that host sessions
     workers: Annotated[int, Field(ge=0)] = 0  # processes that host learners; 0: one per CPU core
     cert: str = ""  # certificate file, which the demo device trusts
     key: str = ""  # its private key, if the replica listens itself
@@ -83,9 +89,13 @@ class ModelStreaming:
 
     def __init__(self, args: ServerArgs) -> None:
         _keep_replica_from_the_network()
-        limits = Limits(max_sessions=args.max_sessions, rate_limit=args.rate_limit)
-        workers = start_workers(args.workers or processors())
-        self.hub = SessionRegistry(Path(args.state_dir), args.token, limits, args.cert, workers)
+        self.locked = take_shard(Path(args.state_dir), args.replicas)  # while this process lives
+        limits = Limits(max_sessions=math.ceil(args.max_sessions / args.replicas), rate_limit=args.rate_limit)
+        workers = start_workers(math.ceil((args.workers or processors()) / args.replicas))
+        self.hub = SessionRegistry(
+            Path(args.state_dir), args.token, limits, args.cert, workers, shard=self.locked.shard
+        )
+        self.hub.elsewhere = self._states_elsewhere
         where = ServerAddress(args.host, args.port, args.cert, args.key)
         self.door = None
         if args.port:
@@ -93,8 +103,22 @@ class ModelStreaming:
             app.state.batches.warm_up()
             self.door = HttpServer(app, where)
 
-    async def drain(self, max_s: float) -> None:
-        """Refuse new uploads and sessions, and finish rounds on acknowledged uploads within `max_s`."""
+    def record_routing_stats(self) -> dict[str, int]:
+        """Return the number of this replica's shard, for `SessionRouter`."""
+        return {SHARD: self.locked.shard.number}
+
+    async def states(self, shard: int) -> dict[str, Any]:
+        """Return the states of a shard's sessions; the router has selected its replica."""
+        return self.hub.states()
+
+    async def _states_elsewhere(self) -> dict[str, Any]:
+        own, context = self.locked.shard, serve.get_replica_context()
+        handle = serve.get_deployment_handle(NAME, context.app_name)
+        others = [handle.states.remote(shard=number) for number in range(own.count) if number != own.number]
+        return {name: state for states in await asyncio.gather(*others) for name, state in states.items()}
+
+    async def drain(self, max_s: float, shard: int) -> None:
+        """Refuse new work of a shard, and finish rounds on acknowledged uploads within `max_s`."""
         await asyncio.to_thread(self.hub.drain, max_s)
 
     def check_health(self) -> None:
@@ -127,7 +151,20 @@ def _keep_replica_from_the_network() -> None:
 
 def application(args: ServerArgs | dict[str, Any]) -> Application:
     """Return the application for `serve run` and Serve config files, which pass a mapping."""
-    return ModelStreaming.bind(ServerArgs.model_validate(args))  # type: ignore[attr-defined,no-any-return]
+    args = ServerArgs.model_validate(args)
+    return cast("Application", replicated(ModelStreaming, args.replicas).bind(args))
+
+
+def replicated(deployment: Any, replicas: int) -> Any:
+    """Return a deployment whose replicas receive the requests of their shards."""
+    if replicas == 1:
+        return deployment
+    router = cast("Any", RequestRouterConfig)(  # mypy takes its fields for those of a private one
+        request_router_class=SessionRouter,
+        request_router_kwargs={"replicas": replicas},
+        request_routing_stats_period_s=STATS_INTERVAL_S,
+    )
+    return deployment.options(num_replicas=replicas, request_router_config=router)
 
 
 @contextlib.contextmanager
@@ -136,7 +173,10 @@ def serving(args: ServerArgs, where: ServerAddress, address: str | None = None) 
     os.environ.update({name: value for name, value in LEAN.items() if name not in os.environ})
     if address is None and "RAY_ADDRESS" not in os.environ:
         _check_free(where)
-        args = args.model_copy(update={"host": where.host, "port": where.port, "cert": where.cert, "key": where.key})
+        if args.replicas == 1:
+            args = args.model_copy(
+                update={"host": where.host, "port": where.port, "cert": where.cert, "key": where.key}
+            )
     fix = "Start `driftlab serve` again: sessions resume."
     cluster = connect(ClusterConfig(address=address, run=NAME, go_on=fix))
     try:
@@ -144,7 +184,7 @@ def serving(args: ServerArgs, where: ServerAddress, address: str | None = None) 
         yield
     finally:
         with contextlib.suppress(Exception):  # Serve may have ended with its Ray, or still be starting
-            cluster.run(_drain, DRAIN_TIMEOUT_S)
+            cluster.run(lambda: _drain(args.replicas), DRAIN_TIMEOUT_S)
         with contextlib.suppress(Exception):
             cluster.run(serve.shutdown, LOCAL_SHUTDOWN_TIMEOUT_S if cluster.local else CLUSTER_SHUTDOWN_TIMEOUT_S)
         cluster.close()
@@ -164,9 +204,11 @@ def http_options(where: ServerAddress) -> dict[str, Any]:
     return options | ({"ssl_certfile": where.cert, "ssl_keyfile": where.key} if where.cert else {})
 
 
-def _drain() -> None:
+def _drain(replicas: int) -> None:
     """Finish the rounds on acknowledged uploads."""
-    serve.get_app_handle(NAME).drain.remote(DRAIN_TIMEOUT_S).result(timeout_s=DRAIN_TIMEOUT_S)
+    drain = serve.get_app_handle(NAME).drain
+    for ended in [drain.remote(DRAIN_TIMEOUT_S, shard=number) for number in range(replicas)]:
+        ended.result(timeout_s=DRAIN_TIMEOUT_S)
 
 
 def _start(args: ServerArgs, where: ServerAddress) -> None:

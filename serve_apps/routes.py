@@ -138,7 +138,7 @@ async def openapi(request: Request, hub: Owner) -> dict[str, Any]:
 
 async def list_sessions(hub: Owner) -> dict[str, Any]:
     """Return the state of every session and its device by its id."""
-    return {name: session.status() | vars(hub.devices[name]) for name, session in list(hub.sessions.items())}
+    return hub.states() | await hub.elsewhere()
 
 
 async def open_session(

@@ -9,7 +9,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +25,7 @@ from driftlab.serve_apps.fair_queue import FairQueue
 from driftlab.serve_apps.hosting import SESSION, HostedSession, read_session
 from driftlab.serve_apps.quotas import Limits, SessionQuotas, TokenBuckets
 from driftlab.serve_apps.server_metrics import ServerMetrics
+from driftlab.serve_apps.shards import ALL, Shard
 from driftlab.serve_apps.tokens import enrolment_of
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,10 @@ class DeviceFacts:
     revoked: bool = False
     seen: float | None = None  # wall clock at its newest request to this process
     address: str = ""
+
+
+async def _nothing() -> dict[str, Any]:
+    return {}
 
 
 class SessionWorkerThread:
@@ -95,7 +100,7 @@ class SessionWorkerThread:
 
 
 class SessionRegistry:
-    """The sessions of a server, distributed over its workers."""
+    """The sessions of a server, or of one of its shards, distributed over its workers."""
 
     def __init__(
         self,
@@ -104,12 +109,15 @@ class SessionRegistry:
         limits: Limits | None = None,
         cert: str = "",
         workers: Sequence[Worker] = (),
+        shard: Shard = ALL,
     ) -> None:
         use_one_thread()
         keep_freed_memory()
         self.folder, self.token_digest, self.limits = folder, digest_of(token), limits or Limits()
         self.enrolment = enrolment_of(token)  # of devices, and the only token that they receive from the owner
         self.cert = cert  # certificate file of this server, for devices on the same computer
+        self.shard = shard
+        self.elsewhere: Callable[[], Awaitable[dict[str, Any]]] = _nothing  # states of the other shards' sessions
         self.sessions: dict[str, HostedSession] = {}
         self.tokens: dict[str, str] = {}  # digest of a session's token -> its id
         self.devices: dict[str, DeviceFacts] = {}  # by the id of the session
@@ -137,6 +145,10 @@ class SessionRegistry:
     def is_enrolment(self, token: str) -> bool:
         """Return whether a token only opens sessions; takes constant time."""
         return secrets.compare_digest(digest_of(token), digest_of(self.enrolment))
+
+    def states(self) -> dict[str, Any]:
+        """Return the state of every session and its device by its id."""
+        return {name: session.status() | vars(self.devices[name]) for name, session in list(self.sessions.items())}
 
     def seen(self, name: str, address: str) -> None:
         """Record a request of a session's device."""
@@ -166,12 +178,18 @@ class SessionRegistry:
                 raise ServerFull(f"the server already has {self.limits.max_sessions} sessions, its limit")
             self.opening += 1
         try:
-            name, token = secrets.token_hex(8), secrets.token_urlsafe(24)
+            name, token = self._new_name(), secrets.token_urlsafe(24)
             self._builder.submit(self._open, name, token, asked).result()
         finally:
             with self._lock:
                 self.opening -= 1
         return name, token
+
+    def _new_name(self) -> str:
+        """Return an unused id of this shard."""
+        while not self.shard.holds(name := secrets.token_hex(8)):
+            pass
+        return name
 
     def drop(self, name: str) -> None:
         """End a session and delete its files."""
@@ -228,7 +246,8 @@ class SessionRegistry:
 
     def _reopen(self) -> None:
         """Open the sessions of the previous process; log those that cannot be opened."""
-        for folder in sorted(path for path in self.folder.iterdir() if (path / SESSION).exists()):
+        own = (path for path in self.folder.iterdir() if self.shard.holds(path.name))
+        for folder in sorted(path for path in own if (path / SESSION).exists()):
             try:
                 check_private(folder)
                 about, runner = read_session(folder), self._free_runner()

@@ -23,6 +23,7 @@ from driftlab.platform.core.registry import FAMILIES, Member, member_class, para
 from driftlab.platform.core.system_table import SYSTEMS
 from driftlab.platform.lab import read
 from driftlab.tune_spaces import catalogue as spaces
+from driftlab.tune_spaces import ranges
 
 INLINE = ("--backend", "inline")
 TINY: dict[str, Any] = {
@@ -259,7 +260,7 @@ def _export(dice: random.Random, world: World, run: Path) -> Request:
 
 def _tune(dice: random.Random, world: World) -> Request:
     """Plan a search of a space: as shipped, damaged, or with other values."""
-    name = dice.choice((dice.choice(spaces.files()), dice.choice(spaces.names())))
+    name = dice.choice((dice.choice(ranges.files()), dice.choice(ranges.names())))
     document = spaces.raw(name)
     words: list[str] = []
     if dice.random() < 0.6:

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy import ndimage
 
 Floats = npt.NDArray[np.float64]
 
@@ -15,6 +14,8 @@ def soften(image: Floats, deviation: float) -> Floats:
     """Blur an image or a plane with a Gaussian; border values are repeated outside."""
     if deviation <= 0:
         return image
+    from scipy import ndimage  # here: its import takes longer than to open a stream
+
     sides = (deviation, deviation, 0)[: image.ndim]
     blurred: Floats = ndimage.gaussian_filter(image, sides, mode="nearest", truncate=4.0)
     return blurred

@@ -11,7 +11,6 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
-from scipy import ndimage
 
 from driftlab.datasets.domains.canvas import Floats, enlarge, plasma, soften, streak
 from driftlab.datasets.domains.constants import Row
@@ -175,6 +174,8 @@ def contrast(image: Floats, row: Row, rng: np.random.Generator) -> Floats:
 
 def elastic_transform(image: Floats, row: Row, rng: np.random.Generator) -> Floats:
     """Apply a random affine map, then move each pixel by a smooth random displacement."""
+    from scipy import ndimage
+
     reach, smoothness, jitter = row
     height, width = image.shape[:2]
     centre, side = np.array([height, width]) // 2, min(height, width) // 3
@@ -189,6 +190,8 @@ def elastic_transform(image: Floats, row: Row, rng: np.random.Generator) -> Floa
 
 
 def _smooth(plane: Floats, deviation: float) -> Floats:
+    from scipy import ndimage
+
     return np.asarray(ndimage.gaussian_filter(plane, deviation, mode="reflect", truncate=3.0), np.float64)
 
 

@@ -25,6 +25,7 @@ from driftlab.renamed import RENAMED, name_hint
 FAILED = 1  # the run failed, or the comparison differs
 WRONG_REQUEST = 2
 JOIN_TIMEOUT_S = 1.0  # for threads to end after a run
+MISNAMED = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 CLEAR_LINE = b"\r\x1b[2K"
 STOPPING = b"Stopping: ending all processes; finished results are kept.\n"
 
@@ -33,6 +34,7 @@ def build_app() -> typer.Typer:
     """Return the application with all commands; a command imports its modules when it runs."""
     app = typer.Typer(
         name="driftlab",
+        cls=_Commands,
         help="Simulate vision models on edge devices under distribution shift, varying load and shared processors.",
         epilog="Start with `driftlab doctor`, then `driftlab demo`.",
         no_args_is_help=True,
@@ -46,6 +48,18 @@ def build_app() -> typer.Typer:
     for command in app.registered_commands:
         command.cls = _Command
     return app
+
+
+class _Commands(typer.core.TyperGroup):
+    """The commands, with a hint for a name that other programs have."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[:1] == ["compare"]:
+            raise RequestError(
+                "There is no command 'compare'. Two systems of a run: its report, or "
+                '`driftlab.open_run(DIR).compare("a", "b")` in Python. Two runs: `driftlab diff DIR DIR`.'
+            )
+        return super().resolve_command(ctx, args)
 
 
 class _Command(typer.core.TyperCommand):
@@ -158,7 +172,8 @@ def _run() -> int:
         return FAILED
     except OSError as error:  # a full disk, or missing permissions
         where = f" ('{error.filename}')" if error.filename else ""
-        print_note(f"Error: {error.strerror or error}{where}; free space or change permissions, then resume.")
+        fix = "use another name" if isinstance(error, MISNAMED) else "free space or change permissions, then resume"
+        print_note(f"Error: {error.strerror or error}{where}; {fix}.")
         return FAILED
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else FAILED if end.code else 0

@@ -28,7 +28,7 @@ def boxes(
 
     for path in (source, video):
         if not path.is_file():
-            raise RequestError(f"There is no file '{path}'.")
+            raise RequestError(f"There is no file '{path}'. Give the file of the boxes, then the video.")
     if video.with_name(video.name + SUFFIX).exists():
         raise RequestError(f"'{video}{SUFFIX}' is there already. Remove it first.")
     names = dict(_renamed(given) for given in rename or ())

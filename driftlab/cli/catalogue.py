@@ -11,6 +11,7 @@ import typer
 from driftlab.cli.kinds import KINDS, Entry, complete_entry, complete_kind, kind_of
 from driftlab.cli.output import print_columns, print_json, print_note, say
 from driftlab.errors import RequestError, unknown_name
+from driftlab.renamed import name_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,16 +41,14 @@ def list_names(
     as_json: Json = False,
 ) -> None:
     """List the kinds with the number of their names, or the names of one kind with one line about each."""
-    kinds = [kind] if kind is not None else list(KINDS)
-    # The spaces import all methods: first, so that no docstring is read from source, which saves .06 s of `list`.
-    listed = {name: kind_of(name).summaries() for name in sorted(kinds, key=lambda kind: kind != "spaces")}
-    listed = {name: listed[name] for name in kinds}
+    if kind is None and not as_json:
+        print_columns([(name, len(kind_of(name).names()), f"driftlab list {name}") for name in KINDS])
+        return
+    listed = {name: kind_of(name).summaries() for name in ([kind] if kind is not None else KINDS)}
     if as_json:
         print_json({name: [{"name": n, "summary": s} for n, s in rows.items()] for name, rows in listed.items()})
-    elif kind is not None:
-        print_columns(listed[kind].items())
     else:
-        print_columns([(name, len(rows), f"driftlab list {name}") for name, rows in listed.items()])
+        print_columns(listed[str(kind)].items())
 
 
 def show(
@@ -101,11 +100,18 @@ def show(
 
 def _only_kind(name: str) -> str:
     """Return the only kind that has a name; raise RequestError if none or several have it."""
-    found = [kind for kind, own in KINDS.items() if name in own.summaries()]
+    kind = name.rstrip("/")
+    if kind in KINDS:
+        raise RequestError(f"'{name}' names a kind: `driftlab list {kind}` lists its names, for KIND/NAME.")
+    known = {kind: own.summaries() for kind, own in KINDS.items()}
+    found = [kind for kind, names in known.items() if name in names]
     if len(found) == 1:
         return found[0]
-    fix = f"Use {' or '.join(f'{kind}/{name}' for kind in found)}." if found else f"Kinds: {', '.join(KINDS)}."
-    raise RequestError(f"'{name}' is not KIND/NAME, such as systems/no_custom. {fix}")
+    if found:
+        fix = f" Use {' or '.join(f'{kind}/{name}' for kind in found)}."
+    else:
+        fix = f"{name_hint(name, {one for names in known.values() for one in names})} Kinds: {', '.join(KINDS)}."
+    raise RequestError(f"'{name}' is not KIND/NAME, such as systems/no_custom.{fix}")
 
 
 def _draw(entry: Entry, image: Path, seed: int, settings: list[str]) -> Callable[[], None]:

@@ -264,10 +264,11 @@ def energy() -> Finding:
 
 def _check_folder(name: str, path: Path, fix: str) -> Finding:
     """Check that a folder is writable, by its nearest existing parent: a check must not create it."""
-    existing = next(folder for folder in (path, *path.parents) if folder.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+    from driftlab.platform.core.files import is_writable
+
+    if not is_writable(path):
         return Finding(name, "problem", f"{path} is not writable", fix)
-    free = shutil.disk_usage(existing).free
+    free = shutil.disk_usage(next(folder for folder in (path, *path.parents) if folder.exists())).free
     text = f"{path}, {free / GIB:.1f} GiB free"
     if free < TIGHT_DISK_GIB * GIB:
         return Finding(name, "note", text, fix)

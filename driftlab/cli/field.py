@@ -89,6 +89,7 @@ def serve(
     state_dir: Annotated[Path, typer.Option(help="Folder of the sessions, which a restart resumes.")] = Path("served"),
     max_sessions: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of sessions.")] = 64,
     rate_limit: Annotated[float, typer.Option(min=0.1, help="Maximum requests per second and token.")] = 200.0,
+    replicas: Annotated[int, typer.Option(min=1, max=256, help="Processes that host sessions.")] = 1,
     cert: Annotated[Path | None, typer.Option(help="Certificate in PEM format, for TLS.", show_default=False)] = None,
     key: Annotated[Path | None, typer.Option(help="Private key in PEM format.", show_default=False)] = None,
     without_tls: Annotated[
@@ -101,7 +102,12 @@ def serve(
     The server runs on Ray Serve until it is interrupted. It prints two tokens: that with which devices open sessions,
     and the owner's, unless it is given.
     """
-    from driftlab.platform.core.files import check_private
+    from driftlab.platform.core.files import check_private, is_writable
+
+    if state_dir.is_dir():
+        check_private(state_dir)
+    elif not is_writable(state_dir):
+        raise RequestError(f"--state-dir '{state_dir}' cannot be made. Use another folder.")
     from driftlab.serve_apps.deployment import MIN_TOKEN, ServerArgs, serving
     from driftlab.serve_apps.http_server import ServerAddress
     from driftlab.serve_apps.tokens import enrolment_of
@@ -111,8 +117,6 @@ def serve(
             f"The token has {len(token)} characters. Use at least {MIN_TOKEN}, or leave it out to create one."
         )
     secret = token or secrets.token_urlsafe(24)
-    if state_dir.exists():
-        check_private(state_dir)
     where = ServerAddress(host, port, *_tls(cert, key))
     if host not in LOOPBACK and not where.cert and not without_tls:
         raise RequestError(
@@ -124,6 +128,7 @@ def serve(
         token=secret,
         max_sessions=max_sessions,
         rate_limit=rate_limit,
+        replicas=replicas,
         cert=where.cert,
     )
     print_note("Starting the server and its Ray processes, which takes about half a minute.")
@@ -290,8 +295,10 @@ def fleet(
 
 
 def _server(server: str | None, token: str | None) -> tuple[str, str]:
-    if server is None or token is None:
-        raise RequestError(f"No server is given. Use --server URL, and --token TOKEN or ${TOKEN_VARIABLE}.")
+    if server is None:
+        raise RequestError("No server is given. Use --server URL; `driftlab serve` prints it.")
+    if token is None:
+        raise RequestError(f"No token is given. Use --token or ${TOKEN_VARIABLE}; `driftlab serve` prints it.")
     return server, token
 
 
@@ -310,11 +317,14 @@ def _session_request(
     document: dict[str, Any], stream: dict[str, Any], teacher_steps: int | None = None
 ) -> tuple[Any, str]:
     """Return the request of a session, and the device's source: empty for a built-in stream."""
-    from driftlab.datasets.catalogue import CAMERA
+    from driftlab.datasets.catalogue import CAMERA, open_stream
+    from driftlab.platform.field.camera import is_camera
     from driftlab.platform.field.request import own_stream, parse_session_request
 
     if not own_stream(stream["name"]):
         return parse_session_request({**document, "workload": stream}), ""
+    if not is_camera(stream["name"]):
+        open_stream(seed=0, **stream)  # before the server trains a network for it
     teacher = {"kind": "network"} | ({} if teacher_steps is None else {"pretrain_steps": teacher_steps})
     asked = parse_session_request({**document, "workload": {**stream, "name": CAMERA}, "teacher": teacher})
     return asked, stream["name"]

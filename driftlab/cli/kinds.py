@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 SIDES_PX = (32, 224)  # image sizes for which the constants of a shift are shown
 MAX_LISTED = 6  # allowed values that are listed with a parameter
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+PLATFORM = Path(__file__).resolve().parents[1] / "platform"
+CLAIM = re.compile(r"^(?:- |  )id: (\S+)$", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,10 +44,15 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """Functions that list the names of a kind with one line each, and that describe one name."""
+    """Functions that list the names of a kind with one line each, describe one, and list the names only."""
 
     summaries: Callable[[], dict[str, str]]
     describe: Callable[[str], Entry]
+    quick_names: Callable[[], Collection[str]] | None = None  # where summaries take longer
+
+    def names(self) -> Collection[str]:
+        """Return the names."""
+        return self.summaries() if self.quick_names is None else self.quick_names()
 
 
 def complete_kind(incomplete: str) -> list[str]:
@@ -115,7 +122,7 @@ def _family(family: str) -> Kind:
         summary, _, text = (cls.__doc__ or "").partition("\n")
         return Entry(family, name, summary + _needs(family, name), facts, text.strip(), _page(f"{family}/{name}"))
 
-    return Kind(summaries, describe)
+    return Kind(summaries, describe, lambda: FAMILIES[family])
 
 
 def _needs(family: str, name: str) -> str:
@@ -280,6 +287,11 @@ def _experiments() -> dict[str, str]:
     return {name: _parts(read.find(name))[0].partition("\n")[0] for name in read.names()}
 
 
+def _experiment_names() -> list[str]:
+    """Return the names without importing the reader of experiments."""
+    return [path.stem for path in (PLATFORM / "lab/experiments").glob("*.yaml")]
+
+
 def _experiment(name: str) -> Entry:
     from driftlab.platform.lab import read
 
@@ -292,7 +304,13 @@ def _experiment(name: str) -> Entry:
 def _spaces() -> dict[str, str]:
     from driftlab.tune_spaces import catalogue
 
-    return {name: catalogue.summary_of(name) for name in catalogue.names()}
+    return {name: catalogue.summary_of(name) for name in _space_names()}
+
+
+def _space_names() -> list[str]:
+    from driftlab.tune_spaces import ranges
+
+    return ranges.names()
 
 
 def _space(name: str) -> Entry:
@@ -316,6 +334,12 @@ def _claims() -> dict[str, str]:
 
     claims = every_claim()
     return {name: claims[name].sentence for name in sorted(claims, key=_natural_key)}
+
+
+def _claim_names() -> list[str]:
+    """Return the names in the files of claims without reading these, which takes ten times as long."""
+    texts = (file.read_text(encoding="utf-8") for file in (PLATFORM / "results/claims").glob("*.yaml"))
+    return [name for text in texts for name in CLAIM.findall(text)]
 
 
 def _natural_key(name: str) -> list[str | int]:
@@ -366,7 +390,7 @@ KINDS: Mapping[str, Kind] = {
     "links": _table("link", "platform.world.link:LINKS", _link_line, _values("links")),
     "loads": Kind(_lines("platform.world.load:LOADS", _load_line), _load),
     "networks": Kind(_lines("platform.networks.zoo:ZOO", _network_line), _any_network),
-    "experiments": Kind(_experiments, _experiment),
-    "spaces": Kind(_spaces, _space),
-    "claims": Kind(_claims, _claim),
+    "experiments": Kind(_experiments, _experiment, _experiment_names),
+    "spaces": Kind(_spaces, _space, _space_names),
+    "claims": Kind(_claims, _claim, _claim_names),
 }

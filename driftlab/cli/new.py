@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import keyword
 import re
 from pathlib import Path
 from typing import Annotated, Literal
@@ -31,6 +33,8 @@ def new(
     """Write a working file NAME of at most 40 lines, and its test, to the current folder."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise RequestError(f"'{name}' is no name of a file. Use lower-case letters, digits and _, such as my_method.")
+    if kind != "experiment" and (keyword.iskeyword(name) or _is_package(name)):
+        raise RequestError(f"'{name}' is a word or a package of Python, which the file would hide. Use my_{name}.")
     own = f"{name}.yaml" if kind == "experiment" else f"{name}.py"
     of_test = f"test_{kind if kind in ('network', 'experiment') else 'member'}.py.j2"
     templates = {Path(own): f"{kind}{Path(own).suffix}.j2", Path(f"test_{name}.py"): of_test}
@@ -44,6 +48,12 @@ def new(
     say(f"test it  {test}")
     for words in _next_steps(kind, name, class_name):
         say(f"go on    {as_typed('driftlab', *words)}")
+
+
+def _is_package(name: str) -> bool:
+    """Return whether Python imports a name from another folder than the current one."""
+    found = importlib.util.find_spec(name)
+    return found is not None and (found.origin is None or Path(found.origin).parent != Path.cwd())
 
 
 def _filled(template: str, name: str, class_name: str, params: dict[str, object]) -> str:

@@ -86,6 +86,8 @@ def board(
     for entry in entries:
         if entry.health == "damaged":
             print_note(f"{entry.name}: {entry.notes[0]}")
+    if not entries:
+        print_note(f"There is no run in '{folder}': the page is empty.")
     if as_json:
         print_json({"board": page, "runs": {entry.name: entry.health for entry in entries}})
     else:

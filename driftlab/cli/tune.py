@@ -79,6 +79,10 @@ def tune(
     overrides = [*(set_ or []), *(f"{key}={value}" for key, value in given.items() if value is not None)]
     overrides += ["compute.portable=true"] if portable else []
     runner = _TrialRunner(workers, address, tuple(log or ()))
+    if runner.log:
+        from driftlab.tune_spaces.loggers import check_loggers
+
+        check_loggers(runner.log)
     if resume is not None:
         if space or equal or overrides or out:
             raise RequestError("--resume continues a search with its settings; give it alone.")
@@ -116,9 +120,7 @@ class _TrialRunner:
 def _start(document: SpaceDocument, out: Path | None, runner: _TrialRunner, as_json: bool) -> None:
     from driftlab.platform.sim.portable import restart
     from driftlab.platform.tune.session import begin_search
-    from driftlab.tune_spaces.loggers import check_loggers
 
-    check_loggers(runner.log)
     restart(document.portable)
     _warn_of_idle_defaults(document)
     with begin_search(document, out) as session:
@@ -129,9 +131,7 @@ def _start(document: SpaceDocument, out: Path | None, runner: _TrialRunner, as_j
 def _start_each(searches: Searches, out: Path | None, runner: _TrialRunner, as_json: bool) -> None:
     from driftlab.platform.sim.portable import restart
     from driftlab.platform.tune.equal import begin_searches
-    from driftlab.tune_spaces.loggers import check_loggers
 
-    check_loggers(runner.log)
     restart(any(document.portable for document in searches.values() if document))
     _work_each(begin_searches(searches, out), searches, runner, as_json)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from driftlab.errors import RequestError
@@ -66,12 +66,10 @@ class AdaptationWrapper(Adaptation):
     @cached_property
     def inner(self) -> Adaptation:
         """The wrapped member."""
-        import yaml
-
         from driftlab.platform.core.registry import Member
 
         parted = [one.partition("=") for one in self.member_params]
-        params = tuple((name.strip(), yaml.safe_load(value)) for name, _, value in parted)
+        params = tuple((name.strip(), _value_of(text)) for name, _, text in parted)
         made: Adaptation = Member("adaptation", self.member, params).make()
         return made
 
@@ -145,3 +143,11 @@ def charge(done: Adapted, *, before: int = 0, after: int = 0, kept_bytes: int = 
     work = done.passes or Passes()
     forward = tuple(frames for frames in (before, *work.forward, after) if frames)
     return replace(done, passes=replace(work, forward=forward, kept_bytes=work.kept_bytes + kept_bytes))
+
+
+@cache
+def _value_of(text: str) -> Any:
+    """Read a parameter's value; a plan makes each member many times."""
+    import yaml
+
+    return yaml.safe_load(text)

@@ -44,6 +44,12 @@ def append_lines(file: Path, lines: Iterable[str]) -> None:
     sync(file.parent)
 
 
+def is_writable(folder: Path) -> bool:
+    """Return whether files can be written to a folder, or to the one in which it would be made."""
+    existing = next(one for one in (folder, *folder.parents) if one.exists())
+    return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+
+
 def check_private(folder: Path) -> None:
     """Refuse a folder that another user owns or can write to: its files could be planted."""
     facts = folder.stat()

@@ -143,7 +143,10 @@ def _imported(kind: str, given: str, place: str) -> ModuleType:
         return importlib.import_module(_module_name(place) if place.endswith(SUFFIX) else place)
     except (Exception, SystemExit) as error:  # a user's file may fail in any way, and its message is for the user
         where = next((f", line {frame.lineno}" for frame in _frames(error) if frame.filename == place), "")
-        raise RequestError(f"{kind} '{given}': cannot import it{where}: {type(error).__name__}: {error}") from error
+        fix = "" if place.endswith(SUFFIX) else ". Give FILE.py:Class or package.module:Class"
+        raise RequestError(
+            f"{kind} '{given}': cannot import it{where}: {type(error).__name__}: {error}{fix}"
+        ) from error
 
 
 def _module_name(file: str) -> str:

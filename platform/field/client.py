@@ -171,7 +171,8 @@ class Client:
         except (OSError, http.client.HTTPException) as error:
             self.counted.add(connection.sent_bytes - before, 0)
             self.close()
-            raise ServerUnavailable(f"{self.url} does not respond: {first_line(error)}") from error
+            fix = "check the address, or start the server with `driftlab serve`"
+            raise ServerUnavailable(f"{self.url} does not respond ({first_line(error)}): {fix}") from error
         except WireError as error:
             self.counted.add(connection.sent_bytes - before, 0)
             self.close()

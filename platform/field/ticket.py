@@ -17,6 +17,7 @@ from driftlab.platform.field.messages import (
 )
 from driftlab.platform.field.request import PLAIN, SessionRequest
 
+FIX = "Give a folder that `driftlab device` wrote."
 STATE = "field.json"  # next to the tables: a device that was killed resumes its session from it
 
 
@@ -70,7 +71,7 @@ def read_ticket(folder: Path) -> Ticket:
     try:
         document = read_json(read_text(folder / STATE))
     except (OSError, ValueError, DataError) as error:
-        raise RequestError(f"'{folder}' has no device to resume: {first_line(error)}.") from error
+        raise RequestError(f"'{folder}' has no device to resume: {first_line(error)}. {FIX}") from error
     if fault := shape_fault(Ticket, document):
-        raise RequestError(f"'{folder}' has no device to resume: {fault}.")
+        raise RequestError(f"'{folder}' has no device to resume: {fault}. {FIX}")
     return Ticket.model_validate(document)

@@ -36,7 +36,7 @@ from driftlab.platform.sim.inline import InlineBackend, InlineJob, InlineSession
 from driftlab.platform.sim.session import NodeId
 from driftlab.platform.world.cost import macs_of
 
-POISON_S, LENGTH_S, FPS, BATCH, SIZE = 7.7, 12.0, 10.0, 8, 32
+POISON_S, LENGTH_S, FPS, BATCH, SIZE = 7.7, 12.0, 6.0, 8, 32
 FACTOR, FLOOR_S = 2.0, 0.002  # of the processor time that the charged work predicts; a call may always take the floor
 STEPS, PASSES = 9, 3  # the median of so many steps is the price of work; a step has three passes of its frames
 STATES = ("state", "window")  # arguments of verbs that hold the state of a member

@@ -27,6 +27,9 @@ COUNTED = {  # layers with weights, parameters, then bytes and multiply-accumula
     "tiny_residual": (7, 26006, 133, 1663),
     "wide_residual": (7, 405056, 532, 25467),
     "tiny_mobile": (23, 23054, 773, 1552),
+    "tiny_mobile_segmenter": (23, 23054, 774, 1566),
+    "tiny_mobile_detector": (23, 24374, 796, 1646),
+    "deeplabv3_mobilenet_v2": (55, 2109960, 1802, 9925),
     "resnet18": (21, 11180616, 598, 36148),
 }
 LARGEST_PX = 128 * 128  # larger images are counted at this size: operations grow with the area

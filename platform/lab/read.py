@@ -100,7 +100,7 @@ def find(request: str) -> Path:
         if not path.is_file():
             raise RequestError(f"There is no experiment file '{request}'. Built-in experiments: {', '.join(names())}.")
         return path
-    if "/" in request:
+    if "/" in request or (Path(request).exists() and request not in names()):
         raise RequestError(
             f"'{request}' is no experiment: the name of a file must end in .yaml or .yml; a run goes on with --resume."
         )
@@ -126,7 +126,8 @@ def document_of(path: Path) -> dict[str, Any]:
     except RequestError as error:
         raise RequestError(f"{path}: {str(error).rstrip('.')}.") from None
     if not isinstance(document, dict):
-        raise RequestError(f"{path} holds {type(document).__name__}, expected a mapping that begins with 'name:'.")
+        held = "nothing" if document is None else quoted(document)
+        raise RequestError(f"{path} holds {held}, expected a mapping that begins with 'name:'.")
     return completed(document, path.stem)
 
 

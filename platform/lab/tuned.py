@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from driftlab.platform.lab.read import Experiment
 
 OWN = "systems.0."  # how paths of the tuned system begin in a space
+FIX = "Give the best.yaml that `driftlab tune` wrote."
 KEPT = ("space", "system", "trial", "settings", "seeds", "budget")  # the keys of a file that a run's spec keeps
 
 
@@ -25,9 +26,9 @@ def read_tuned(file: Path) -> dict[str, Any]:
     try:
         found = read_yaml(read_text(file))
     except (OSError, yaml.YAMLError, UnicodeDecodeError, RequestError) as error:
-        raise RequestError(f"--tuned {file} cannot be read: {shortened(str(error), MAX_LINE)}") from None
+        raise RequestError(f"--tuned {file} cannot be read: {shortened(str(error), MAX_LINE)}. {FIX}") from None
     if not isinstance(found, dict) or any(key not in found for key in KEPT):
-        raise RequestError(f"--tuned {file} is not a tuning result; pass the best.yaml of a tuning folder")
+        raise RequestError(f"--tuned {file} is not a tuning result. {FIX}")
     return {key: found[key] for key in KEPT}
 
 

@@ -62,7 +62,8 @@ def read_steps(path: Path) -> list[LoadStep]:
         stat = path.stat()
         return list(_read_cached(path, stat.st_mtime_ns, stat.st_size))
     except FileNotFoundError as error:
-        raise DataError(f"There is no file '{path}'.") from error
+        fix = "Give the path of a CSV file, or a name of `driftlab list loads`."
+        raise DataError(f"There is no file '{path}'. {fix}") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} cannot be read as CSV: {error}.") from error
 

@@ -19,7 +19,7 @@ from driftlab.platform.lab.seal import run
 from driftlab.platform.results.tables.diff import table_differences
 from driftlab.platform.results.tables.read import Run, open_run
 
-FPS = 4.0
+FPS, LENGTH_S = 4.0, 9.0  # the poison begins at 7.7 s
 WORLD = world_of(FPS)
 
 
@@ -63,7 +63,7 @@ class ReadOnce(Run):
 def run_twice(names: Sequence[str], folder: Path, apps: int = 2) -> list[Run]:
     """Run systems in a world, and in the same world with another future."""
     (workload,) = WORLD["workloads"]
-    workloads = [{**workload, "apps": workload["apps"][:apps]}]
+    workloads = [{**workload, "apps": workload["apps"][:apps], "duration_s": LENGTH_S}]
     document = {**WORLD, "workloads": workloads, "systems": [system_part(name) for name in names]}
     runs = [ReadOnce.open(run(document, out=folder / "clean").directory)]
     with poisoned(POISON_S):

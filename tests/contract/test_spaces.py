@@ -14,9 +14,9 @@ from driftlab.platform.core.system_table import SYSTEMS
 from driftlab.platform.tune.document import FIRST_SEED, experiment_of
 from driftlab.platform.tune.session import TuneSession
 from driftlab.tune_spaces import catalogue
-from driftlab.tune_spaces.catalogue import space_of
+from driftlab.tune_spaces.ranges import BOUND_PARAMETERS, files, names, space_of
 
-NAMES = catalogue.names()
+NAMES = names()
 MEMBERS = [Member(family, name) for family, names in FAMILIES.items() for name in names]
 
 
@@ -37,7 +37,7 @@ def searchable(member):
     found = []
     for name, one in parameters_of(member_class(member.family, member.name)).items():
         plain = isinstance(one.default, bool | int | float) or bool(one.names)
-        if name not in catalogue.BOUND_PARAMETERS and (plain or typing.get_origin(one.hint) is typing.Literal):
+        if name not in BOUND_PARAMETERS and (plain or typing.get_origin(one.hint) is typing.Literal):
             found.append(name)
     return found
 
@@ -83,7 +83,7 @@ def test_every_system_can_be_tuned_with_the_others(name):
         assert document.space.keys() == space(name).space.keys()
 
 
-@pytest.mark.parametrize("name", catalogue.files())
+@pytest.mark.parametrize("name", files())
 def test_a_space_with_a_file_has_a_small_size_and_separate_reasons(name):
     small, full = catalogue.load(name, ["size=small"]), space(name)
     assert small.trials <= 12 < full.trials
@@ -91,7 +91,7 @@ def test_a_space_with_a_file_has_a_small_size_and_separate_reasons(name):
     assert all("within what the parameter allows" not in part.why for part in full.space.values())
 
 
-@pytest.mark.parametrize("name", catalogue.files())
+@pytest.mark.parametrize("name", files())
 def test_the_defaults_lie_in_the_space_with_two_known_exceptions(name):
     document = space(name)
     outside = {

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import domains_factory
 import paths_factory
@@ -14,6 +15,8 @@ import pytest
 import results_factory
 import sharing_factory
 import tuning_factory
+
+import driftlab
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
@@ -103,6 +106,29 @@ def test_make_notebook_opens_the_tour_as_a_notebook():
     recipe = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\nnotebook:")[2].partition("\n\n")[0]
     assert "cd notebooks" in recipe and 'JUPYTER_CONFIG_PATH="$$PWD/settings"' in recipe
     assert "jupyter lab tour.py" in recipe
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("opened_from", [".", "notebooks"])
+def test_a_notebook_finds_its_run_from_the_root_and_from_its_folder(path, opened_from, tmp_path, monkeypatch):
+    made = {"run": tmp_path / "runs" / "made", "search": tmp_path / "runs" / "searched"}
+    for kind, folder in made.items():
+        folder.mkdir(parents=True)
+        (folder / "spec.yaml").write_text("space: {}\n" if kind == "search" else "name: made\n")
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / opened_from)
+    monkeypatch.delenv("DRIFTLAB_RUN", raising=False)
+
+    def stop(folder):
+        raise StopIteration(Path(folder))
+
+    monkeypatch.setattr(driftlab, "open_run", stop, raising=False)
+    monkeypatch.setattr(driftlab, "run", lambda *_: SimpleNamespace(directory=made["run"]), raising=False)
+    cells = path.read_text(encoding="utf-8").split("# %%\n")[1:]
+    code = "\n".join(cell.partition("# %%")[0] for cell in cells)
+    with pytest.raises(StopIteration) as opened:
+        exec(compile(code, path.name, "exec"), {})
+    assert opened.value.value == made["search" if path.stem == "tune" else "run"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import pytest
@@ -15,6 +16,7 @@ from signals_factory import IGNORED, handler_of
 
 from driftlab.actors import cluster, folders, local
 from driftlab.actors.local import KILLED, LocalRay, ending_of, last_error
+from driftlab.errors import RunError
 
 
 @pytest.mark.parametrize(
@@ -101,3 +103,32 @@ def test_signal_handlers_are_restored_during_the_start_of_ray(monkeypatch, numbe
     finally:
         signal.signal(number, before)
     assert took_s[0] < 1
+
+
+@pytest.mark.slow
+def test_a_start_waits_for_an_abandoned_one(monkeypatch):
+    """The abandoned start would remove the mark of the next Ray, and then shut that Ray down."""
+    released, events = threading.Event(), []
+
+    def init(**given):
+        number = 1 + events.count("begins")
+        events.append("begins")
+        if number == 1:
+            released.wait(10)
+        events.append("fails")
+        raise RuntimeError(f"start {number}")
+
+    monkeypatch.setattr(cluster.ray, "init", init)
+    monkeypatch.setattr(cluster.ray, "shutdown", lambda: events.append("shuts down"))
+    monkeypatch.setattr(cluster, "KILL_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(cluster, "START_TIMEOUT_S", 0.1)
+    with pytest.raises(RunError, match="no reply within"):
+        cluster.connect(cluster.ClusterConfig())
+    assert events == ["begins"]
+    with pytest.raises(RunError, match="an earlier Ray of this process has not ended"):
+        cluster.connect(cluster.ClusterConfig())
+    monkeypatch.setattr(cluster, "START_TIMEOUT_S", 10.0)
+    threading.Timer(0.3, released.set).start()
+    with pytest.raises(RunError, match="start 2"):
+        cluster.connect(cluster.ClusterConfig())
+    assert events == ["begins", "fails", "shuts down"] * 2

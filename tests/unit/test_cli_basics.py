@@ -84,7 +84,7 @@ def test_help_lists_every_command():
         (("show", "systems/no_costum"), "Did you mean 'no_custom'?"),
         (("show", "adaptation/nothing"), "Known: "),
         (("show", "ams"), "Use systems/ams or streaming/ams or spaces/ams."),
-        (("show", "amz"), "Kinds: systems, "),
+        (("show", "amz"), "Did you mean 'ams'? Kinds: systems, "),
         (("show", "systems/no_custom", "--image", "a.png"), "--image draws workloads"),
         (("diff", "nowhere", "nowhere"), "nowhere"),
         (("report", "nowhere"), "nowhere"),
@@ -229,6 +229,15 @@ def test_list_has_all_kinds():
     assert [line.split()[0] for line in lines] == list(KINDS)
     listed = json.loads(call("list", "--json").stdout)
     assert [int(line.split()[1]) for line in lines] == [len(names) for names in listed.values()]
+
+
+@pytest.mark.slow
+def test_names_are_counted_without_reading_experiments_and_claims():
+    heavy = "driftlab.platform.lab.read", "driftlab.platform.results.claims.base", "pyarrow", "torch"
+    code = "import sys; from driftlab.cli.catalogue import list_names; list_names(); "
+    code += f"print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.slow

@@ -57,6 +57,7 @@ def test_defaults_that_cannot_act_are_announced(seconds, idle, space, monkeypatc
         ("ams", "--set", "space.systems.0.streaming.x.values=[1]"),
         ("best_static", "--early-stopping"),
         ("ams", "--log", "mflow"),
+        ("ams", "--log", "mflow", "--dry-run"),
         ("ams", "--resume", "nowhere"),
         ("--resume", "nowhere"),
         ("--equal", "tnet"),

@@ -338,8 +338,8 @@ class TestFiles:
         [
             (b"name: [", "is not readable as YAML"),
             (b"\xff\xfe\x00name", "is not readable as YAML"),
-            (b"- 1\n", "holds list, expected a mapping that begins with 'name:'"),
-            (b"", "holds NoneType, expected a mapping"),
+            (b"- 1\n", "holds [1], expected a mapping that begins with 'name:'"),
+            (b"", "holds nothing, expected a mapping"),
             (b"name: a\nsystems: [no_custom]\n", "1 fault\n  - workloads is missing"),
             (b"name: a\nsystems: [no_custom]\nname: b\n", "mine.yaml: line 3: 'name' stands in line 1 already"),
         ],

@@ -38,6 +38,13 @@ def folder(tmp_path_factory):
     return factory.make_run(tmp_path_factory.mktemp("run"), failed=[FAILED])
 
 
+def test_a_missing_run_to_compare_with_is_refused_before_the_report_is_composed(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "open_run", lambda path: 1 / 0 if path == "missing" else path)
+    monkeypatch.setattr(pages, "compose", lambda run: pytest.fail("composed"))
+    with pytest.raises(ZeroDivisionError):
+        write_report(tmp_path, "missing")
+
+
 @pytest.fixture(scope="module")
 def composed():
     """Return the arguments of the page's template after it is written."""

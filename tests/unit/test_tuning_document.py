@@ -10,7 +10,8 @@ from driftlab.errors import RequestError
 from driftlab.platform.core.space import OneOf, Range
 from driftlab.platform.tune.document import experiment_of, is_idle, parse
 from driftlab.platform.tune.session import begin_search
-from driftlab.tune_spaces.catalogue import files, load, raw
+from driftlab.tune_spaces.catalogue import load, raw
+from driftlab.tune_spaces.ranges import files
 
 RATE, BATCH = factory.RATE, factory.BATCH
 

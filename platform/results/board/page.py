@@ -23,6 +23,8 @@ def write_board(folder: str | Path, out: str | Path | None = None) -> tuple[Path
     if is_run_folder(root):
         raise RequestError(f"'{folder}' is the folder of one run: give the one that holds it.")
     page = root / FILE if out is None else Path(out).expanduser().absolute()
+    if page.is_dir():
+        raise RequestError(f"'{out}' is a folder: give the name of a file, such as {FILE}.")
     entries = entries_of(root, page)
     write_atomically(page, render("board.html.j2", TEMPLATES, folder=str(folder), document=document_of(entries)))
     return page, entries

@@ -87,10 +87,10 @@ class Page:
 
 def write_report(directory: str | Path, other: str | Path | None = None) -> Path:
     """Write report.html and report.md of a run, compared with another one if given; return the page."""
-    run = open_run(directory)
+    run, beside = open_run(directory), None if other is None else open_run(other)
     page = compose_search(run) if is_search(run) else compose(run)
-    if other is not None:
-        page = replace(page, sections=[side_by_side(run, open_run(other)), *page.sections])
+    if beside is not None:
+        page = replace(page, sections=[side_by_side(run, beside), *page.sections])
     write_atomically(run.path / "report.md", _render("report.md.j2", page))
     write_atomically(run.path / "report.html", _render("report.html.j2", page))
     return run.path / "report.html"

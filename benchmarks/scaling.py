@@ -1,0 +1,168 @@
+"""Measure the costs by which fleets grow, and predict those of a large cluster; prints JSON lines.
+
+Fleets of two sizes run in this process and on clusters of simulated computers on this machine. The difference of the
+sizes gives the cost of a device: processor time of this process, the driver, and of all others, calls of the driver,
+and the driver's memory. A predicted time is the largest of the driver's, since a cell has one driver, and that of the
+other processes divided by their cores. Processor time is used because the simulated computers share this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+from _shared import options_of, report
+from devices import StrictProgress
+
+from driftlab.actors.backend import RayBackend
+from driftlab.actors.cluster import PATIENT, ClusterConfig
+from driftlab.actors.session import RaySession
+from driftlab.platform.lab.seal import run
+
+STORE_BYTES = 100 * 2**20
+SMALL = 10  # the smaller fleet has this part of the devices
+PREDICTED = {"devices": 100_000, "computers": 100, "cores": 16}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Totals of one run."""
+
+    driver_s: float
+    others_s: float
+    calls: int
+    driver_bytes: int
+
+    def per_device(self, smaller: Cost, devices: int) -> dict[str, float]:
+        """Return the cost of each of the devices that a smaller run has not."""
+        return {
+            "driver_ms": round(1e3 * (self.driver_s - smaller.driver_s) / devices, 2),
+            "others_ms": round(1e3 * (self.others_s - smaller.others_s) / devices, 2),
+            "calls": round((self.calls - smaller.calls) / devices, 1),
+            "driver_kib": round((self.driver_bytes - smaller.driver_bytes) / devices / 1024),
+        }
+
+
+def fleet(devices: int, duration_s: float) -> dict[str, Any]:
+    """Return an experiment of one cell, whose devices have different streams."""
+    return {
+        "name": "scaling",
+        "systems": ["no_custom"],
+        "bounds": False,
+        "snapshots": 0,
+        "student": {"network": "half", "pretrain_steps": 2},
+        "workloads": [{"name": "any-street", "duration_s": duration_s, "fps": 1, "height": 32, "width": 48}],
+        "fleets": [{"name": "fleet", "devices": [{"count": devices}]}],
+    }
+
+
+class CountedBackend(RayBackend):
+    """A backend that counts its calls and stays open between runs."""
+
+    calls = 0
+
+    def open(self, session: str) -> RaySession:
+        opened, backend = super().open(session), self
+        issue = opened._issue
+
+        def counted(*args: Any) -> Any:
+            backend.calls += 1
+            return issue(*args)
+
+        opened._issue = counted  # type: ignore[method-assign]
+        return opened
+
+    def close(self) -> None:
+        """Do nothing until the end of the benchmark."""
+
+
+def children_s() -> float:
+    """Return the processor time of all processes below this one."""
+    total = 0.0
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            total += sum(process.cpu_times()[:2])
+    return total
+
+
+def cost_of(document: dict[str, Any], backend: CountedBackend | None) -> Cost:
+    """Run an experiment and return its cost."""
+    others_s, driver_s, calls = children_s(), time.process_time(), backend.calls if backend else 0
+    with tempfile.TemporaryDirectory() as folder:
+        given = {"open_backend": lambda: backend} if backend else {}
+        run(document, out=f"{folder}/run", progress=StrictProgress(), **given)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return Cost(
+        time.process_time() - driver_s, children_s() - others_s, (backend.calls if backend else 0) - calls, peak
+    )
+
+
+@contextlib.contextmanager
+def cluster_of(computers: int, workers: int) -> Iterator[CountedBackend]:
+    """Start Ray on this machine, or connect to a new cluster of several simulated computers."""
+    if computers == 1:
+        backend = CountedBackend(ClusterConfig(workers=workers))
+        try:
+            yield backend
+        finally:
+            RayBackend.close(backend)
+        return
+    import ray
+    from ray.cluster_utils import Cluster
+
+    os.environ["RAY_AUTH_MODE"] = "disabled"  # these clusters live for a minute
+    cluster = Cluster()
+    try:
+        for number in range(computers):
+            head = {"include_dashboard": False, "_system_config": PATIENT} if number == 0 else {}
+            cluster.add_node(num_cpus=workers, object_store_memory=STORE_BYTES, **head)
+        backend = CountedBackend(ClusterConfig(address=cluster.address, workers=workers))
+        yield backend
+        RayBackend.close(backend)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def compare(backend: CountedBackend | None, devices: int, duration_s: float) -> dict[str, float]:
+    """Return the cost per device from a small and a large fleet, after one that warms up."""
+    small = max(1, devices // SMALL)
+    cost_of(fleet(small, duration_s), backend)
+    few, many = (cost_of(fleet(count, duration_s), backend) for count in (small, devices))
+    return many.per_device(few, devices - small)
+
+
+def predicted(cost: dict[str, float]) -> dict[str, Any]:
+    """Return the time and the memory of the largest fleet, by the part that limits it."""
+    devices, cores = PREDICTED["devices"], PREDICTED["computers"] * PREDICTED["cores"]
+    driver_s, others_s = devices * cost["driver_ms"] / 1e3, devices * cost["others_ms"] / 1e3 / cores
+    return {
+        **PREDICTED,
+        "driver_s": round(driver_s),
+        "others_s": round(others_s),
+        "driver_gib": round(devices * cost["driver_kib"] / 2**20, 1),
+        "limit": "driver" if driver_s > others_s else "computers",
+        "computers_that_one_driver_occupies": round(cost["others_ms"] / cost["driver_ms"] / PREDICTED["cores"], 2),
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--devices", type=int, default=300)
+    parser.add_argument("--duration-s", type=float, default=10.0)
+    parser.add_argument("--computers", type=int, nargs="*", default=[1, 2, 4])
+    parser.add_argument("--workers", type=int, default=2)
+    options = options_of(parser, devices=10, duration_s=3.0, computers=[1], workers=1)
+    report({"benchmark": "scaling", "computers": 0, **compare(None, options.devices, options.duration_s)})
+    for computers in options.computers:
+        with cluster_of(computers, options.workers) as backend:
+            cost = compare(backend, options.devices, options.duration_s)
+        report({"benchmark": "scaling", "computers": computers, **cost, "predicted": predicted(cost)})
