@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parent / "spaces"
 BOUND_VALUES = ("clairvoyant", "world")  # values that only a bound may have
 AROUND = 4.0  # a range spans default / AROUND to default x AROUND
 REASON = "a quarter of the default to four times it, within the parameter's range"
-BOUND_PARAMETERS = ("costs_time",)  # parameters that make a member a bound
+BOUND_PARAMETERS = ("costs_time", "gains", "plans")  # parameters that make a member a bound
 
 
 def files() -> list[str]:

@@ -199,6 +199,11 @@ _TABLE: Mapping[str, str | _Row] = {
         "Joint scheduling of training configurations, order and shares, with surrogates of three sizes; on the device.",
         "joint",
     ),
+    "optimum": _Row(
+        "Optimum bound: all plans of joint compared by the true gains of trainings; on the device.",
+        {**IN_PHASES, **TAUGHT, "scheduling": {"name": "joint", "gains": "true", "plans": "enumerated"}},
+        bound="true_gains",
+    ),
     "nestdnn": (
         "NestDNN (MobiCom 2018): allocates a nested network and a compute share per application; on the "
         "device, per window."

@@ -7,8 +7,8 @@ from typing import Literal
 
 from driftlab.platform.core.registry import Member, member_class
 
-Bound = Literal["no_adaptation", "zero_delay_link", "best_static", "oracle", "true_load"]
-FUTURE_BOUNDS: frozenset[Bound] = frozenset({"best_static", "oracle", "true_load"})
+Bound = Literal["no_adaptation", "zero_delay_link", "best_static", "oracle", "true_load", "true_gains"]
+FUTURE_BOUNDS: frozenset[Bound] = frozenset({"best_static", "oracle", "true_load", "true_gains"})
 
 
 @dataclass(frozen=True)
@@ -101,5 +101,10 @@ class System:
             faults.append(
                 f"scaling '{self.scaling.name}' uses_true_load: it gets loads before their time, which only bounds of "
                 "the table of systems may; choose one with uses_true_load = False, or the system 'clairvoyant'"
+            )
+        if self.scheduling.make().uses_true_gains:
+            faults.append(
+                f"scheduling '{self.scheduling.name}' uses_true_gains: it gets accuracies on later frames, which only "
+                "bounds of the table of systems may; choose one with uses_true_gains = False, or the system 'optimum'"
             )
         return faults

@@ -67,12 +67,15 @@ def cells_of(experiment: Experiment) -> list[Cell]:
     return cells
 
 
+ADDED_BOUNDS = ("no_adaptation", "best_static", "oracle")  # those of any method
+
+
 def systems_of(experiment: Experiment) -> list[System]:
     """List the systems of an experiment, then the missing bounds that need no family of networks."""
     systems = [system_of(part) for part in experiment.systems]
     if not experiment.bounds:
         return systems
-    rows = [row for row in SYSTEMS.values() if row.bound and row.scaling.name == "fixed"]
+    rows = [row for row in SYSTEMS.values() if row.bound in ADDED_BOUNDS]
     if experiment.bound_rows is not None:
         rows = [system_of(part) for part in experiment.bound_rows]
     present = {system.bound for system in systems}

@@ -128,7 +128,7 @@ def load(name: str, params: Mapping[str, Any]) -> Member:
     if faults := parameter_faults(cls, {key: default for key, (_, default) in parameters(cls).items()}):
         raise RequestError(f"{member}: a default is invalid: {'; '.join(faults)}")
     made = member.make()
-    if getattr(made, "free", False) or getattr(made, "uses_true_load", False):
+    if any(getattr(made, claim, False) for claim in ("free", "uses_true_load", "uses_true_gains")):
         raise RequestError(f"{member} is a bound: it uses frames or loads before their time; check another member")
     return member
 

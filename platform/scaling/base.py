@@ -13,6 +13,7 @@ import numpy.typing as npt
 from driftlab.errors import RequestError
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import (
+    Columns,
     LayerCost,
     LoadReading,
     ModelCost,
@@ -87,6 +88,11 @@ class ChannelMask:
     work: Passes = field(default_factory=Passes)  # of the selection
     cutting: tuple[LayerCost, ...] = ()  # operations on weights: to cut the network to these channels,
     feedback: tuple[LayerCost, ...] = ()  # and to update the family by the weights that were trained
+
+    def rows(self, place: Mapping[str, Any]) -> Columns:
+        """Return a row per group with its kept channels, each with the values of a place."""
+        kept = [" ".join(map(str, kept.tolist())) for kept in self.kept.values()]
+        return {**{name: [value] * len(kept) for name, value in place.items()}, "group": list(self.kept), "kept": kept}
 
 
 class Scaling(ABC):

@@ -32,9 +32,11 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         """Refuse impossible times and sizes."""
-        _check_seconds(self.name, self.cost)
+        _check_cost(self.name, self.cost)
         if self.size is not None and not 0 < self.size < math.inf:
             raise RunError(f"configuration '{self.name}' has size {self.size:g}: it must be finite and above 0")
+        if not 0 < self.trial_fraction <= 1:
+            raise RunError(f"configuration '{self.name}' has a trial of {self.trial_fraction:g}: it must be in (0, 1]")
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,20 @@ class TrainingOffer:
 
     def __post_init__(self) -> None:
         """Refuse impossible times."""
-        _check_seconds("left", self.left)
+        _check_cost("left", self.left)
+        if math.isinf(self.left.isolated_s):
+            raise RunError(
+                f"configuration '{self.config or 'left'}' never ends: a running phase must have a finite rest"
+            )
 
 
-def _check_seconds(name: str, cost: TaskCost) -> None:
+def _check_cost(name: str, cost: TaskCost) -> None:
     for resource, seconds in cost.seconds.items():
         if not seconds >= 0:
             raise RunError(f"configuration '{name}' takes {seconds:g} s on {resource}: it must take at least 0")
+    for unit, amount in (("bytes", cost.memory_bytes), ("J", cost.joules)):
+        if not 0 <= amount < math.inf:
+            raise RunError(f"configuration '{name}' takes {amount:g} {unit}: it must be finite and at least 0")
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,17 @@ class Demand:
     changed_s: float | None = None  # start of its domain, where a boundary was detected
     video: bool = False  # whether a frame mostly shows the scene of the one before it
 
+    def __post_init__(self) -> None:
+        """Refuse requirements that no member can compare."""
+        for name, value in (("fps", self.fps), ("priority", self.priority)):
+            if not 0 < value < math.inf:
+                raise RunError(f"{name} of {self.app} is {value:g}: it must be finite and above 0")
+        goals = (self.accuracy_goal, self.latency_goal_s, self.energy_goal_j)
+        if any(goal is not None and not goal >= 0 for goal in goals):
+            raise RunError(f"the goals of {self.app} are {goals}: accuracy, seconds and joules must be at least 0")
+        if self.observed_s is not None and not math.isfinite(self.observed_s):
+            raise RunError(f"observed_s of {self.app} is {self.observed_s:g}: a time must be finite")
+
 
 @dataclass(frozen=True)
 class SchedulerInput:
@@ -97,6 +117,12 @@ class SchedulerInput:
         """Refuse a window in which no member can plan."""
         if not 0 < self.window_s < math.inf:
             raise RunError(f"window_s is {self.window_s:g}: a window must have a finite length above 0")
+        if not math.isfinite(self.start_s):
+            raise RunError(f"start_s is {self.start_s:g}: a time must be finite")
+        if self.left_s is not None and not self.left_s >= 0:
+            raise RunError(f"left_s is {self.left_s:g}: the rest of a session must be at least 0")
+        if self.memory_bytes < 0:
+            raise RunError(f"memory_bytes is {self.memory_bytes}: it must be at least 0")
 
 
 @dataclass(frozen=True)
@@ -170,9 +196,34 @@ class Scheduling(ABC):
         return None
 
     @property
+    def uses_true_gains(self) -> bool:
+        """Return whether offers have the accuracies on later frames; True only for bounds."""
+        return False
+
+    @property
+    def recalls_on_server(self) -> bool:
+        """Return whether learners on a server store and resume networks too."""
+        return False
+
+    @property
+    def shares_zoo(self) -> bool:
+        """Return whether learners at one site share stored networks that are built equally."""
+        return True
+
+    @property
     def detects_boundaries(self) -> bool:
         """Return whether boundaries of domains are detected, at which the network as built returns."""
         return False
+
+    @property
+    def labels_per_round(self) -> int | None:
+        """Return how many samples a round on a device labels, the newest; None: all."""
+        return None
+
+    @property
+    def first_samples_s(self) -> float | None:
+        """Return the time after a boundary at which samples are taken first; None: as streaming plans."""
+        return None
 
     @property
     def schedules_server(self) -> bool:

@@ -181,6 +181,13 @@ def review(demand: Demand, history: AppHistory, now_s: float) -> AppHistory:
     return replace(history, errors=(*history.errors, observed - expected.accuracy_after)[-MAX_ERRORS:])
 
 
+def with_expected_accuracy(app: LearningApp, history: AppHistory) -> LearningApp:
+    """Return an application with the expected accuracy of its newest phase, until one is observed."""
+    if history.expected is None or history.ended_s is None:
+        return app
+    return replace(app, now=history.expected.accuracy_after)
+
+
 def _observed_since(demand: Demand, since_s: float) -> float | None:
     """Return the accuracy of predictions after a time: that of a new offer, or the observed one."""
     if demand.learning is not None and known(demand.learning.accuracy_before) is not None:

@@ -63,6 +63,12 @@ def lost_accuracy(apps: Sequence[LearningApp]) -> Floats:
     return lost
 
 
+def best_totals(apps: Sequence[LearningApp], now: tuple[float, ...]) -> Floats:
+    """Return the highest total accuracy at every number of units, for given accuracies."""
+    _, full, units = _table_key(apps)
+    return _joined(_values(now, full, units))
+
+
 def _table_key(apps: Sequence[LearningApp]) -> tuple[tuple[float, ...], tuple[Full, ...], int]:
     """Return the accuracies, the shares at which every frame is predicted, and the number of units."""
     now, full = tuple(app.now for app in apps), tuple((app.full_share, app.skipped) for app in apps)

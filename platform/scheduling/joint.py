@@ -10,15 +10,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Gt
 
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.scheduling.base import Allocation, SchedulerInput, Scheduling, TrainingOffer
 from driftlab.platform.scheduling.candidates import Candidate, LearningApp, Skipped, known, read_apps
-from driftlab.platform.scheduling.gain_model import AppEstimate, AppHistory, estimate, review, trial_value
+from driftlab.platform.scheduling.enumerated import plan_enumerated
+from driftlab.platform.scheduling.gain_model import (
+    AppEstimate,
+    AppHistory,
+    estimate,
+    review,
+    trial_value,
+    with_expected_accuracy,
+)
 from driftlab.platform.scheduling.inference_shares import split_inference_share
 from driftlab.platform.scheduling.plans import HorizonS, PatienceS, SharePlan, previous_state, to_grants
 from driftlab.platform.scheduling.sequencing import MIN_DURATION_S, PlannedSteps, plan_steps
@@ -56,6 +64,20 @@ class Joint(Scheduling):
             "next expected boundary"
         ),
     ] = False
+    gains: Annotated[
+        Literal["learned", "true"],
+        Means("accuracies after trainings: learned from earlier ones, or those on later frames, a bound"),
+    ] = "learned"
+    plans: Annotated[
+        Literal["sequences", "enumerated"],
+        Means("plans that are compared: sequences of additive gains, or all on a grid of shares, a bound"),
+    ] = "sequences"
+    labels: Annotated[int | None, Ge(1), Means("samples that a round labels, the newest; none: all", "frames")] = None
+    first_s: Annotated[
+        float | None,
+        Gt(0),
+        Means("with boundaries: time after one at which the first samples are taken; none: as streaming plans", "s"),
+    ] = None
     patience_s: PatienceS = 600.0
 
     version = 3
@@ -66,12 +88,24 @@ class Joint(Scheduling):
         return True
 
     @property
+    def uses_true_gains(self) -> bool:
+        return self.gains == "true"
+
+    @property
     def recall_drop(self) -> float:
         return RECALL_DROP
 
     @property
     def detects_boundaries(self) -> bool:
         return self.boundaries
+
+    @property
+    def labels_per_round(self) -> int | None:
+        return self.labels
+
+    @property
+    def first_samples_s(self) -> float | None:
+        return self.first_s
 
     @property
     def schedules_server(self) -> bool:
@@ -87,6 +121,10 @@ class Joint(Scheduling):
             app = replace(app, skipped=self.skipped_frames or app.skipped)
             demand = window.demands[app.index]
             history = review(demand, state.histories.get(app.app, AppHistory()), window.start_s)
+            if self.uses_true_gains:  # they need no correction
+                history = replace(history, errors=())
+            if self.boundaries:
+                app = with_expected_accuracy(app, history)
             estimated, histories[app.app] = estimate(window, app, history, drifts=not self.boundaries)
             estimates.append(estimated)
         horizon_s = self.horizon_s or (expected_s(window, histories) if self.boundaries else longest_s)
@@ -115,12 +153,13 @@ class Joint(Scheduling):
         """
         begun = [_has_begun(window.demands[app.index].learning) for app in apps]
         first = [app if started else replace(app, candidates=()) for app, started in zip(apps, begun, strict=True)]
-        steps = plan_steps(first, horizon_s, self.joule_price)
+        plan = plan_enumerated if self.plans == "enumerated" else plan_steps
+        steps = plan(first, horizon_s, self.joule_price)
         if steps.first is not None:
             return steps
         best = max((app for app in apps if app.state == "running" and app.learns), key=_speed, default=None)
         rest = [app if app is best else replace(app, candidates=()) for app in apps]
-        return plan_steps(rest, horizon_s if self.boundaries else ENDLESS_S, self.joule_price)
+        return plan(rest, horizon_s if self.boundaries else ENDLESS_S, self.joule_price)
 
     def _plan_trial(self, apps: Sequence[LearningApp], index: int, steps: PlannedSteps) -> PlannedSteps:
         """Plan the share of a trial in advance: the scheduler is not called when the trial starts."""

@@ -4,8 +4,10 @@ In every window each training first receives one micro-window, in which no other
 to the training with the largest recent accuracy gain per micro-window. A training starts from the best of the networks
 in its learner's model zoo, which a selector ranks (`zoo.py`).
 
+The learners at one site, a device or the server, share a zoo where their networks are built equally.
+
 Differs from the paper: it is written from the abstract; a training is not scored after every micro-window, but when
-its device next has an accuracy; and applications store networks separately, since theirs have other classes.
+its device next has an accuracy; at a server its zoo is used, and rounds run in order of arrival.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Gt
@@ -61,8 +63,21 @@ class Recl(SharesAmongTrainings):
 
     micro_window_s: Annotated[float, Gt(0), Means("duration of a micro-window, in which one training runs", "s")] = 5.0
 
+    zoo: Annotated[
+        Literal["shared", "own"],
+        Means("whose stored networks a training may start from: those of all learners at its site, or only its own"),
+    ] = "shared"
+
     version: ClassVar[int] = 2
     uses_observed_accuracy = True
+
+    @property
+    def recalls_on_server(self) -> bool:
+        return True
+
+    @property
+    def shares_zoo(self) -> bool:
+        return self.zoo == "shared"
 
     @property
     def recall_drop(self) -> float:

@@ -102,8 +102,10 @@ class AppSim:
 
     @property
     def experts(self) -> ExpertStore:
-        """Return the stored networks that it shares with the applications whose networks are built equally."""
-        return self.device.experts[self.networks.student.name, self.networks.student.digest, self.choice.trains]
+        """Return the stored networks, which learners at its site share whose networks are built equally."""
+        site = self.device.experts if self.learner.local else self.runner.server.experts
+        owner = "" if self.runner.scheduling.shares_zoo else self.name
+        return site[self.networks.student.name, self.networks.student.digest, self.choice.trains, owner]
 
     @property
     def pixels(self) -> int:

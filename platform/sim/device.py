@@ -17,7 +17,7 @@ from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.choosers import select
 from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Reason, SchedulerInput, check_allocation
 from driftlab.platform.sim.app import AppSim
-from driftlab.platform.sim.experts import ExpertStore
+from driftlab.platform.sim.experts import Experts, ExpertStore
 from driftlab.platform.sim.interleaving import interleaved
 from driftlab.platform.sim.load_sensor import LoadSensor
 from driftlab.platform.sim.offers import OfferQueue
@@ -83,7 +83,7 @@ class DeviceSim:
         self.sensor = LoadSensor(spec.load, spec.hardware.memory_bytes)
         self.predictions: list[Prediction] = []  # at the newest reading
         self.offers = OfferQueue(self)
-        self.experts: dict[tuple[Any, ...], ExpertStore] = defaultdict(ExpertStore)  # by the network as built
+        self.experts: Experts = defaultdict(ExpertStore)  # of the learners on it
         self.stream = StreamRunner(self)
         self.on_shares: Callable[[], None] = self.stream.apply_shares  # called whenever shares change
         self.present: tuple[AppGoals, ...] = ()  # the applications that the scheduler serves

@@ -12,15 +12,12 @@ from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import (
     AccuracyEstimates,
     Passes,
-    RecallResult,
-    SampleDescription,
     TaskCost,
     TrialScores,
 )
 from driftlab.platform.scheduling.base import TrainingConfig, TrainingOffer
-from driftlab.platform.scheduling.zoo import MARGIN
 from driftlab.platform.sim.estimates import EstimateLog
-from driftlab.platform.streaming.base import DownlinkPlan
+from driftlab.platform.streaming.base import DownlinkPlan, choose_times
 from driftlab.platform.world.clock import Process
 from driftlab.platform.world.cost import add_costs
 
@@ -28,6 +25,9 @@ if TYPE_CHECKING:
     from driftlab.platform.sim.app import AppSim
     from driftlab.platform.sim.device import DeviceSim
     from driftlab.platform.sim.rounds import Steps, WeightRound
+
+
+FORESEEN_S, FORESEEN_FPS = 60.0, 1.0  # later frames on which a bound scores trainings: those until the scene ends
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,6 @@ class TrainingChoice:
         self.accuracy_before: float | None = None  # accuracy before the round
         self.chosen: int | None = None  # index of the configuration; calls for other applications change the learner's
         self.estimates = EstimateLog(self.app, None if done.stored is None else done.stored.domain)
-        self.signature: tuple[float, ...] = ()  # of the newest samples, for stored networks
 
     def choose(self) -> Generator[Any, float, ChosenConfig | None]:
         """Offer the configurations to the device's scheduler, after trials where it requires them."""
@@ -139,41 +138,26 @@ class TrainingChoice:
         self.phases = self._offered_phases()
         self.configs = [self._config_of(phase) for phase in self.phases]
         every = self.scheduling.initial_trials(len(self.configs))
-        self.accuracy_before = (yield from self._recall()) if self.recalls else None
+        recall = self.round.recall
+        self.accuracy_before = None if recall is None else (yield from recall.start())
         if every or self.accuracy_before is None:
             self.accuracy_before = yield from self._run_trials(every)
+        if self.scheduling.uses_true_gains:
+            yield from self._foresee()
 
-    @property
-    def recalls(self) -> bool:
-        """Return whether the learner stores its networks; networks cut for samples differ in channels."""
-        return self.scheduling.recall_drop is not None and not self.cuts_per_domain
-
-    def _recall(self) -> Steps:
-        """Continue from a stored network where that is better; return the accuracy now."""
-        app, done, fall = self.app, self.round, self.scheduling.recall_drop or 0.0
-        last = None if app.observed is None else app.observed.accuracy
-        described: SampleDescription = yield from done.facts_of(done.call("describe_samples"))
-        now, passes, resumed = described.accuracy, described.passes, None
-        if now is not None:
-            self.signature = described.signature
-            known = app.experts.rank(described.signature)
-            if (known or app.learner.trained) and (last is None or last - now >= fall):
-                recalling = done.call("recall_expert", now, max(MARGIN, fall / 2), tuple(known), *known.values())
-                recalled: RecallResult = yield from done.facts_of(recalling)
-                now, resumed = recalled.accuracy, recalled.resumed_network
-                passes = replace(passes, forward=passes.forward + recalled.passes.forward)
-        yield from done.do("training", self.site.training_cost(app.cost_of(), passes))
-        if now is not None:
-            app.observe(now, "teacher", done.now_s)
-        if resumed is not None:
-            app.experts.select(resumed)
-            done.stored_network, done.training_config = resumed, f"stored network {resumed}"
-        return now
-
-    def store_expert(self) -> None:
-        """Store the network of the newest phase for later samples of the same kind."""
-        if self.signature:
-            self.app.experts.store(self.signature, self.round.call("store_expert"))
+    def _foresee(self) -> Steps:
+        """Offer the accuracies on later frames before and after each configuration, at no cost: a bound."""
+        app, done = self.app, self.round
+        stop_s = min(app.facts.duration_s, done.now_s + FORESEEN_S)
+        times_s = choose_times(done.now_s, stop_s, fps=app.facts.fps, rate_fps=FORESEEN_FPS)
+        if not times_s:
+            return
+        later = app.runner.session.call(app.node("device"), "sample_with_truth", times_s)
+        found: TrialScores = yield from done.facts_of(done.call("foresee", tuple(self.phases), later))
+        if found.before is not None:
+            self.accuracy_before = found.before
+            pairs = zip(self.configs, found.after, strict=True)
+            self.configs = [replace(config, accuracy=after) for config, after in pairs]
 
     def _estimate(self) -> Steps:
         """Estimate every network of the family; return whether the offered configurations are estimates.
@@ -217,7 +201,7 @@ class TrainingChoice:
         costs = [site.training_cost(app.cost_of(variant), passes) for variant, passes in counted]
         cost = add_costs(costs)
         yield from done.do("training", cost)
-        if self.scores and tried.before is not None:
+        if self.scores and tried.before is not None and not done.outdated:
             app.observe(tried.before, "teacher", done.now_s)
         begins = tried.initial_scores or (None,) * len(which)
         fixed_passes = zip(trials, tried.fixed_passes or (Passes(),) * len(which), strict=True)

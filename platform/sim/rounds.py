@@ -14,11 +14,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import Packed, PhaseCheck, Reply, Stored, TaskCost, Trained, TrialScores
 from driftlab.platform.scheduling.base import TrainingOffer
+from driftlab.platform.sim.experts import Recall
 from driftlab.platform.sim.messages import LabelDelivery, PlanDelivery, UpdateDelivery, Upload
 from driftlab.platform.sim.offers import ChosenConfig, Offer, TrainingChoice
 from driftlab.platform.sim.session import Job
@@ -140,6 +142,16 @@ class WeightRound(Round):
     def cost(self) -> TaskCost:
         return add_costs(self.costs)
 
+    @cached_property
+    def recall(self) -> Recall | None:
+        """Return its stored networks; None where the scheduler stores none at this site.
+
+        Networks cut for samples differ in channels, so none are stored.
+        """
+        runner, local = self.app.runner, self.app.learner.local
+        stores = runner.scheduling.recall_drop is not None and (local or runner.scheduling.recalls_on_server)
+        return Recall(self) if stores and not runner.scaling.cuts_per_domain else None
+
     @property
     def outdated(self) -> bool:
         """Return whether another domain was detected at its beginning or since."""
@@ -169,12 +181,18 @@ class WeightRound(Round):
         self.label_start_s = self.now_s
         learner.switch_network()
         uses_labels, storing = runner.adaptation.labels == "teacher", []
-        for upload in self.uploads:
+        limit = runner.scheduling.labels_per_round if learner.local and uses_labels else None
+        stores = newest_of([upload.sent.frames for upload in self.uploads], limit)
+        for upload, newest in zip(self.uploads, stores, strict=True):
+            if not newest:
+                continue
             labels = self._label(upload) if uses_labels else None
-            detected = () if learner.domain is None else (learner.domain,)
-            storing.append(self.call("store", upload.frames, labels, upload.stamp_s, *detected))
+            more = (
+                (learner.domain, newest) if limit is not None else () if learner.domain is None else (learner.domain,)
+            )
+            storing.append(self.call("store", upload.frames, labels, upload.stamp_s, *more))
         yield from self.do(
-            "labelling", app.networks.labelling_cost(learner.site, self.frames) if uses_labels else TaskCost()
+            "labelling", app.networks.labelling_cost(learner.site, sum(stores)) if uses_labels else TaskCost()
         )
         stored = []
         for job in storing:
@@ -215,6 +233,8 @@ class WeightRound(Round):
                     accuracy_before=chosen.accuracy_before,
                     accuracy_after=chosen.accuracy_after,
                 )
+        elif self.recall is not None:
+            yield from self.recall.start()
         assert plan.phase is not None
         self.train_start_s = self.now_s
         before = (yield from self._score(plan)) if runner.measures_gain else None
@@ -237,8 +257,8 @@ class WeightRound(Round):
             app.take_rows({"stages": [stage_rows(network, cost, trained, app.pixels, self.train_start_s)]})
         self.trained, self.train_end_s, self.idle = trained, self.now_s, trained.skipped
         app.learner.trained = True
-        if offer is not None and offer.recalls and trained.iterations:
-            offer.store_expert()
+        if self.recall is not None and trained.iterations:
+            self.recall.store()
         if watched and offer is not None:
             later = offer.estimates.later_frames(self.uploads[-1].sampling.times_s)
             check: PhaseCheck = yield from self.facts_of(self.call("check", later))
@@ -262,6 +282,15 @@ class WeightRound(Round):
         if after is not None and self.now_s > last_s:
             gain = max(0.0, after - before)
             learner.last_gain = RoundGain(self.now_s, self.now_s - last_s, isolated_s, after, gain)
+
+
+def newest_of(frames: Sequence[int], limit: int | None) -> list[int]:
+    """Return how many of each upload's frames are among the newest ones up to a limit."""
+    left, found = math.inf if limit is None else limit, list[int]()
+    for count in reversed(frames):
+        found.append(int(min(count, left)))
+        left -= found[-1]
+    return found[::-1]
 
 
 def merge_stored(stored: Sequence[Stored]) -> Stored:

@@ -8,6 +8,7 @@ expected gain grows with that time.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from driftlab.platform.core.records import Share, TaskCost, Variant
 from driftlab.platform.scheduling.base import Demand, Reason, SchedulerInput, TrainingOffer
 from driftlab.platform.scheduling.gain_model import positive_part
 from driftlab.platform.sim.app import AppSim
+from driftlab.platform.sim.experts import Experts, ExpertStore
 from driftlab.platform.world.processor import Processor, ProcessorTask, accelerator_share, first_come, round_robin
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ class ServerSim:
         usual = {"arrival": first_come, "round_robin": round_robin}[runner.setup.server_order]
         policy = self.shares if runner.measures_gain else usual(runner.cell.gpus)
         self.processor = Processor(runner.clock, policy, capacity=runner.cell.gpus)
+        self.experts: Experts = defaultdict(ExpertStore)  # of all its learners
         self.state: Any = None  # returned by the scheduler
 
     def shares(self, processor: Processor, reason: str) -> Mapping[str, Share]:

@@ -178,6 +178,7 @@ class LearnerSim:
     def follow_domains(self) -> Process:
         """Test the newest frames for a boundary of domains; after one, return to the network as built."""
         app, hardware, start_s = self.app, self.app.device.spec.hardware, 0.0
+        self.clock.process(self._sample_first(0.0))
         while self.clock.now + FOLLOWED_S < app.facts.duration_s:
             yield self.clock.timeout(FOLLOWED_S)
             times_s = choose_times(start_s, self.clock.now, fps=app.facts.fps, rate_fps=FOLLOWED_FPS)
@@ -190,6 +191,20 @@ class LearnerSim:
             yield from self.runner.ready(testing)
             if self.session.result(testing).facts:
                 yield from self._enter_domain(times_s[0])
+                self.clock.process(self._sample_first(times_s[0]))
+
+    def _sample_first(self, began_s: float) -> Process:
+        """Take the first samples of a domain where the scheduler does not wait for streaming."""
+        first_s, app = self.runner.scheduling.first_samples_s, self.app
+        if first_s is None:
+            return
+        yield self.clock.timeout(max(0.0, began_s + first_s - self.clock.now))
+        now_s = self.clock.now
+        times_s = choose_times(began_s, now_s, fps=app.facts.fps, rate_fps=FOLLOWED_FPS)
+        if times_s and app.present(now_s) and began_s == (self.domain_began_s or 0.0):
+            sampling = Sampling(times_s, send_s=now_s)
+            packing = self.session.call(app.node("device"), "sample", sampling)
+            yield from self.send(app.message("up", "samples"), sampling, packing)
 
     def _enter_domain(self, began_s: float) -> Process:
         """Drop samples and work of the domain before, and return to the network as built."""

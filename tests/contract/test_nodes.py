@@ -171,6 +171,7 @@ def learner_script(sent: bytes) -> Script:
             ("describe_samples", ()),
             ("recall_expert", (0.1, 0.01, (1,), state.read(build("half", CLASSES, seed=2)))),
             ("store_expert", ()),
+            ("foresee", ((Phase(1), Phase(2)), frames(3.5, 5))),
             ("drop_samples_before", (0.5,)),
             ("train", (DownlinkPlan(None, Phase(3), oldest_s=1.0), True)),
             ("check", (frames(3.5, 5),)),

@@ -226,15 +226,60 @@ class TestEveryScheduling:
         assert inference_shares(Member("scheduling", name).make().allocate(window)) == [1.0]
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        *((lambda s=s: SchedulerInput(0.0, s, 10**9, ()), "window_s is") for s in (math.inf, math.nan, 0.0, -1.0)),
-        *((lambda s=s: TrainingConfig("way", TaskCost({"cpu": s})), "'way' takes") for s in (-1.0, math.nan)),
-        *((lambda s=s: TrainingConfig("way", TaskCost(), size=s), "'way' has size") for s in (math.nan, math.inf, 0.0)),
-        (lambda: TrainingOffer("running", left=TaskCost({"cpu": -2.0})), "takes -2 s on cpu"),
+def asked(**changed: Any) -> SchedulerInput:
+    """Return a window of one application that offers a training, with some values changed."""
+    offer = TrainingOffer(
+        "offered", (TrainingConfig("way", TaskCost({"cpu": 5.0}), 0.8, size=0.5),), accuracy_before=0.5
+    )
+    network = Variant("m", 0.9, 10**6, 0.1)
+    of_app = {"app": "a", "fps": 2.0, "variants": (network,), "learning": offer}
+    of_window = {"start_s": 0.0, "window_s": 10.0, "memory_bytes": 10**9}
+    for name, value in changed.items():
+        (of_window if name in (*of_window, "left_s") else of_app)[name] = value
+    return SchedulerInput(demands=(Demand(**of_app),), **of_window)
+
+
+def offered(**changed: Any) -> TrainingOffer:
+    """Return an offer of one configuration with some values changed."""
+    cost = {name: changed.pop(name) for name in ("seconds", "memory_bytes", "joules") if name in changed}
+    given = TrainingConfig("way", TaskCost(**{"seconds": {"cpu": 5.0}, **cost}), 0.8, **changed)
+    return TrainingOffer("offered", (given,), accuracy_before=0.5)
+
+
+IMPOSSIBLE = {
+    "window_s is": [lambda s=s: asked(window_s=s) for s in (math.inf, math.nan, 0.0, -1.0)],
+    "start_s is": [lambda s=s: asked(start_s=s) for s in (math.inf, math.nan)],
+    "left_s is": [lambda s=s: asked(left_s=s) for s in (math.nan, -1.0)],
+    "memory_bytes is": [lambda: asked(memory_bytes=-1)],
+    "fps of a is": [lambda f=f: asked(fps=f) for f in (math.inf, math.nan, 0.0, -1.0)],
+    "priority of a is": [lambda p=p: asked(priority=p) for p in (math.inf, math.nan, 0.0)],
+    "the goals of a are": [
+        *(lambda g=g: asked(latency_goal_s=g) for g in (math.nan, -1.0)),
+        lambda: asked(accuracy_goal=math.nan),
+        lambda: asked(energy_goal_j=math.nan),
     ],
-)
-def test_impossible_times_and_sizes_are_refused_at_once(make, message):
-    with pytest.raises(RunError, match=message):
-        make()
+    "observed_s of a is": [lambda: asked(observed=0.5, observed_s=math.nan)],
+    "'way' takes": [
+        *(lambda s=s: asked(learning=offered(seconds={"cpu": s})) for s in (-1.0, math.nan)),
+        *(lambda j=j: asked(learning=offered(joules=j)) for j in (-1.0, math.nan, math.inf)),
+        lambda: asked(learning=offered(memory_bytes=-1)),
+    ],
+    "'way' has size": [lambda s=s: asked(learning=offered(size=s)) for s in (math.nan, math.inf, 0.0)],
+    "'way' has a trial": [lambda f=f: asked(learning=offered(trial_fraction=f)) for f in (math.nan, 0.0, 1.5)],
+    "takes -2 s on cpu": [lambda: asked(learning=TrainingOffer("running", left=TaskCost({"cpu": -2.0})))],
+    "never ends": [lambda: asked(learning=TrainingOffer("running", left=TaskCost({"cpu": math.inf})))],
+}
+
+
+@pytest.mark.parametrize("message", IMPOSSIBLE)
+def test_impossible_input_is_refused_before_any_scheduler_plans(message):
+    for make in IMPOSSIBLE[message]:
+        for member in MEMBERS.values():
+            with pytest.raises(RunError, match=message):
+                member.allocate(make())
+
+
+def test_possible_input_of_the_same_form_is_planned_by_every_scheduler():
+    given = asked(learning=offered(size=1.0, trial_fraction=1.0), left_s=0.0, accuracy_goal=0.9, latency_goal_s=0.0)
+    for member in MEMBERS.values():
+        check(given, member.allocate(given))

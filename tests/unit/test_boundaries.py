@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from loop_factory import FixedMember, rows, run, uploads
 
-from driftlab.platform.core.records import Trained
+from driftlab.platform.core.records import Passes, SampleDescription, Trained
 from driftlab.platform.scheduling.base import Allocation, Grant, SchedulerInput, Scheduling
 from driftlab.platform.scheduling.candidates import read_apps
-from driftlab.platform.scheduling.gain_model import AppHistory, estimate
+from driftlab.platform.scheduling.gain_model import AppHistory, ExpectedGain, estimate, with_expected_accuracy
 from driftlab.platform.scheduling.joint import PRIOR_DOMAIN_S, Joint, expected_s
 from driftlab.platform.sim.nodes.boundaries import BATCHES, BoundaryDetector, image_statistics
-from driftlab.platform.sim.rounds import OTHER_DOMAIN
+from driftlab.platform.sim.rounds import OTHER_DOMAIN, newest_of
 
 WEIGHTS = Trained(0, 0, 1000, 0, 0, None, None, None, "", 0.0)
 
@@ -54,6 +54,9 @@ class Detecting(Scheduling):
     """Give a half of the processor to training, and detect boundaries."""
 
     detects_boundaries = True
+    first_samples_s: float | None = None
+    labels_per_round: int | None = None
+    recall_drop: float | None = None
 
     def allocate(self, window: SchedulerInput) -> Allocation:
         self.asked = [*getattr(self, "asked", []), window]
@@ -61,15 +64,17 @@ class Detecting(Scheduling):
 
 
 class TestReturn:
-    def ran(self, boundary_s: float, sent_s: float = 5.0, **script: Any) -> tuple[Any, Any, Detecting]:
+    def ran(
+        self, boundary_s: float, *sent_s: float, scheduler: Any = None, **script: Any
+    ) -> tuple[Any, Any, Detecting]:
         session = factory.on_device(
             detect_boundary=lambda node, times_s: session.now_s == boundary_s,
             leave_domain=lambda node, began_s: WEIGHTS,
             **script,
         )
-        scheduler = Detecting()
+        scheduler = scheduler or Detecting()
         given = {"adaptation": factory.FROM_TEACHER, "scheduling": FixedMember(scheduler), **factory.TEACHER}
-        return *run(factory.OnDevice(uploads(sent_s)), session=session, **given), scheduler
+        return *run(factory.OnDevice(uploads(*(sent_s or (5.0,)))), session=session, **given), scheduler
 
     def test_the_network_as_built_is_sent_at_the_boundary(self):
         session, _, scheduler = self.ran(12.0)
@@ -86,8 +91,59 @@ class TestReturn:
         (part,) = rows(loop, "runs")
         assert 0 < part["labelling_j"] < full["labelling_j"]
 
+    def test_an_accuracy_in_the_domain_before_is_forgotten_though_its_scoring_ends_later(self):
+        """Otherwise the frames of a network would be dropped that is accurate in its new domain."""
+        scheduler = Detecting(recall_drop=0.1)
+        passes = Passes(forward=(10_000,))
+        session, _, _ = self.ran(
+            12.0, scheduler=scheduler, describe_samples=lambda node: SampleDescription(0.08, (1.0,), passes)
+        )
+        (began,) = [note.now_s for note in session.of("describe_samples")]
+        assert began < 12.0
+        assert {window.demands[0].observed for window in scheduler.asked if window.start_s >= 12.0} == {None}
+        calm = Detecting(recall_drop=0.1)
+        self.ran(999.0, scheduler=calm, describe_samples=lambda node: SampleDescription(0.08, (1.0,), passes))
+        assert calm.asked[-1].demands[0].observed == 0.08
+
+
+class TestFirstSamples:
+    """Samples soon after the start and after a boundary, of which the newest are labelled."""
+
+    def test_they_are_taken_after_the_given_time(self):
+        """The boundary at 12 s began with the oldest frame of that test."""
+        session, _, _ = TestReturn().ran(12.0, 29.0, scheduler=Detecting(first_samples_s=6.0))
+        began_s = session.of("leave_domain")[0].args[0]
+        _, *early = session.of("sample")  # the first one is planned by the streaming member
+        assert [note.now_s for note in early] == pytest.approx([6.0, began_s + 6.0])
+        spans = [(min(note.args[0].times_s), max(note.args[0].times_s)) for note in early]
+        assert all(start_s <= first_s <= last_s < note.now_s for note, (first_s, last_s), start_s in
+                   zip(early, spans, (0.0, began_s), strict=True))  # fmt: skip
+        assert len(TestReturn().ran(12.0, 29.0)[0].of("sample")) == 1
+
+    def test_a_round_stores_and_pays_for_the_newest_labels_only(self):
+        stored = lambda node, frames, labels, *more: factory.stored(frames.facts)  # noqa: E731
+        spent = []
+        for limit in (None, 4):
+            session, loop, _ = TestReturn().ran(28.0, scheduler=Detecting(labels_per_round=limit), store=stored)
+            spent.append((session.of("store")[0].args[4:], rows(loop, "runs")[0]["labelling_j"]))
+        assert [newest for newest, _ in spent] == [(), (4,)]
+        assert spent[1][1] == pytest.approx(0.4 * spent[0][1])  # of ten samples
+
+    @pytest.mark.parametrize(
+        ("limit", "stored"), [(None, [3, 5, 2]), (4, [0, 2, 2]), (2, [0, 0, 2]), (7, [0, 5, 2]), (99, [3, 5, 2])]
+    )
+    def test_the_newest_of_several_uploads(self, limit, stored):
+        assert newest_of([3, 5, 2], limit) == stored
+
 
 class TestJoint:
+    def test_after_a_phase_its_expected_accuracy_counts_until_one_is_observed(self):
+        app = learners.app(0, 0.1, (10, 0.5))
+        expected = ExpectedGain(learners.config(10, None), 1.0, 0.1, 0.45)
+        assert with_expected_accuracy(app, AppHistory(expected=expected, begun=True, ended_s=30.0)).now == 0.45
+        assert with_expected_accuracy(app, AppHistory(expected=expected, begun=True)).now == 0.1  # it still runs
+        assert with_expected_accuracy(app, AppHistory(ended_s=30.0)).now == 0.1
+
     def test_gains_count_until_the_next_expected_boundary(self):
         window = replace(learners.window(learners.demand("a", None)), start_s=100.0, left_s=50.0)
         mean_s = (PRIOR_DOMAIN_S + 100) / 3

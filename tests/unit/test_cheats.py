@@ -144,6 +144,13 @@ def test_the_members_of_a_bound_in_another_system_are_refused(more):
         parse({**documents.TINY, "systems": [{"name": "mine", "base": "oracle", **more}]})
 
 
+def test_true_gains_are_refused_except_in_the_bound_of_the_table():
+    bound = {"name": "joint", "gains": "true"}
+    with pytest.raises(RequestError, match="scheduling 'joint' uses_true_gains: it gets accuracies on later frames"):
+        parse({**documents.TINY, "systems": [{"name": "mine", "base": "joint", "scheduling": bound}]})
+    assert parse({**documents.TINY, "systems": [{"name": "mine", "base": "optimum", "scheduling": bound}]})
+
+
 def test_the_command_refuses_it_with_the_sentence(plug_in, tmp_path):
     file = tmp_path / "cheat.yaml"
     file.write_text(yaml.safe_dump(document("streaming", f"{plug_in}:Free")))

@@ -17,8 +17,20 @@ def test_one_scheduler_is_compared_with_every_training_baseline_in_every_setting
 
 
 def test_never_learning_is_a_baseline_of_a_busy_device_and_free_learning_is_not():
-    found = {"joint-boundaries": 0.7, "free-learning": 0.9, "ekya": 0.5, "joint": 0.6}
+    bounds = {"free-learning": 0.9, "true-gains": 0.88, "optimum": 0.89}
+    found = {"joint-boundaries": 0.7, "ekya": 0.5, "joint": 0.6, **bounds}
     assert word("JOINT-8", scored(**found, no_custom=0.65)) == "reproduced"
     assert word("JOINT-8", scored(**found, no_custom=0.75)) == "not reproduced"
     assert word("JOINT-9", scored(**found, no_custom=0.65)) == "reproduced"
     assert word("JOINT-10", scored(**found, no_custom=0.65)) == "not reproduced"
+
+
+def test_with_true_gains_joint_may_lose_a_point_to_all_plans_and_no_more():
+    assert word("JOINT-11", scored(**{"true-gains": 0.7}, optimum=0.7)) == "reproduced"
+    assert word("JOINT-11", scored(**{"true-gains": 0.68}, optimum=0.7)) == "not reproduced"
+
+
+def test_a_shared_zoo_is_compared_where_scenes_recur_across_cameras():
+    shared = {"recurring": 0.6, "alone": 0.5}
+    assert word("RECL-1", scored(recl=shared, **{"recl-own": {"recurring": 0.5, "alone": 0.7}})) == "reproduced"
+    assert word("RECL-1", scored(recl=shared, **{"recl-own": {"recurring": 0.7, "alone": 0.4}})) == "not reproduced"

@@ -218,6 +218,22 @@ class TestTrials:
         assert tried.before == pytest.approx(float(node._task.score(counts.sum(axis=0))))
         assert tried.scoring_passes.forward == (4,)
 
+    @pytest.mark.slow
+    def test_true_gains_are_those_of_the_next_phase_on_later_frames_of_the_scene(self):
+        """The later frames hold a second scene, which does not count."""
+        seen, later = stream(4.0), stream(8.0)
+        scenes = np.array([0] * 10 + [1] * 6, np.int32)
+        node = learner(DISTILL)
+        node.store(seen, seen.labels)
+        built = state.read(node._model).vector
+        found = node.foresee((Phase(1), Phase(8)), replace(later, scenes=scenes)).facts
+        assert state.read(node._model).vector.tobytes() == built.tobytes()
+        node.train(DownlinkPlan(None, Phase(8)))
+        same, every = (node._accuracy(node._model, one.images, one.labels) for one in (later[:10], later))
+        assert found.after[1] == pytest.approx(same, abs=1e-3)  # numbers on the wire have 16 bits
+        assert abs(same - every) > 2e-3
+        assert found.after[0] != found.after[1]
+
 
 DISTILL = Member("adaptation", "distill", (("fraction", 1.0), ("learning_rate", 0.01)))
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from driftlab.platform.core.records import LoadReading, Variant
+from driftlab.platform.core.records import LoadReading, TimedInference, Variant
 from driftlab.platform.core.registry import FAMILIES, Member, builder_of, member_class, parameter_faults
 from driftlab.platform.scaling.adadeep import AdaDeep
 from driftlab.platform.scaling.adaptivenet import AdaptiveNet, latency_front
@@ -140,6 +140,50 @@ class TestLegoDnn:
         known = {(x, y): 0.9 - 0.1 * (x == "a") * (y == "c") for x in names for y in names}
         variants = tuple(Variant(".".join(path), accuracy, 1, 0.01) for path, accuracy in known.items())
         assert BlockProfiles(variants, *deep_paths(variants)).accuracy_drop(1, "c") == pytest.approx(0.1 / 3)
+
+    def drawn(self, seed: int) -> tuple[tuple[Variant, ...], dict[str, float], tuple[TimedInference, ...]]:
+        """Return paths, their latencies with a drawn slowdown per block, and measurements of four of them."""
+        variants, draw = paths(seed, noise=0.0), random.Random(seed)
+        slowdowns, prefix = [draw.uniform(0.8, 2.5) for _ in range(3)], {"": 0.0}
+        prefix |= {one.name: one.latency_s for one in variants}
+        true_s = {}
+        for one in (variants[which] for which in full_depth(variants)):
+            names = one.name.split(".")
+            ends_s = [prefix[".".join(names[:depth])] for depth in range(4)]
+            true_s[one.name] = sum(map(math.prod, zip(np.diff(ends_s), slowdowns, strict=True)))
+        measured = ("base.base.base", "svd.base.base", "base.svd.base", "base.base.svd")
+        idle = LoadReading(0.0, 0.0, 10**9)
+        return variants, true_s, tuple(TimedInference(name, prefix[name], true_s[name], idle) for name in measured)
+
+    @pytest.mark.slow
+    def test_each_block_slows_by_its_own_factor(self):
+        """The network of the least drop within the limit is found; one slowdown for all exceeds it often."""
+        late = 0
+        for seed in range(60):
+            variants, true_s, timed = self.drawn(seed)
+            limit_s = random.Random(-seed).uniform(min(true_s.values()), max(true_s.values()))
+            budget = Budget(latency_s=limit_s, timed=timed, load=(timed[0].reading,))
+            which, profiles = LegoDnn().select_variant(variants, budget)
+            chosen = variants[which]
+            best = max(one.accuracy for one in variants if true_s.get(one.name, math.inf) <= limit_s * (1 - 1e-3))
+            assert true_s[chosen.name] <= limit_s * (1 + 1e-3)
+            assert chosen.accuracy >= best - 1e-9
+            whole = true_s["base.base.base"] / timed[0].idle_s
+            uniform = replace(budget, timed=(), latency_s=limit_s / whole)
+            late += true_s[variants[LegoDnn().select_variant(variants, uniform, profiles)[0]].name] > limit_s * (
+                1 + 1e-3
+            )
+        assert late >= 6
+
+    def test_without_measurements_all_blocks_slow_alike(self):
+        variants, _, timed = self.drawn(0)
+        profiles = BlockProfiles(variants, *deep_paths(variants))
+        assert profiles.slowdowns(()).tolist() == [1.0] * 3
+        slower = [replace(one, taken_s=3 * one.idle_s) for one in timed]
+        assert profiles.slowdowns(slower) == pytest.approx([3.0] * 3)
+        assert profiles.times_s.sum(axis=1) == pytest.approx(
+            [variants[which].latency_s for which in profiles.paths.values()]
+        )
 
 
 class TestAdaptiveNet:

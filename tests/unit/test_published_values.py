@@ -20,13 +20,20 @@ METHODS = Path(__file__).resolve().parents[2] / "docs/methods"
 ROW = re.compile(r"^\| `([\w.]+)` \| [^|]+ \| `([^`]+)` \| [^|]+ \|$", re.MULTILINE)
 HEAD = "| parameter | published | default here | why |"
 SCHEDULERS = ("Ekya", "RECL", "AFS", "Synergy", "Muri")
-NAMES = {"Adaptation": ("adaptation", "elasticdnn"), **{head: ("scheduling", head.lower()) for head in SCHEDULERS}}
-LABEL_FREE = ("label-free.md", "feature-alignment.md", "elasticdnn.md", "schedulers.md")
+CHOOSERS = ("LegoDNN", "AdaptiveNet", "AdaSpring", "AdaDeep")
+NAMES = {
+    "Adaptation": ("adaptation", "elasticdnn"),
+    "Scheduler of ElasticDNN": ("scheduling", "elasticdnn"),
+    "Scheduler of NestDNN": ("scheduling", "nestdnn"),
+    **{head: ("scheduling", head.lower()) for head in SCHEDULERS},
+    **{head: ("scaling", head.lower()) for head in CHOOSERS},
+}
+PAGES = ("label-free.md", "feature-alignment.md", "elasticdnn.md", "schedulers.md", "nestdnn.md", "adascale.md")
 
 
 def sections() -> dict[str, str]:
     """Return the sections of all pages with a table of published values, by heading."""
-    whole = "\n".join((METHODS / page).read_text(encoding="utf-8") for page in LABEL_FREE)
+    whole = "\n".join((METHODS / page).read_text(encoding="utf-8") for page in PAGES)
     parts = re.split(r"^## (.+)$", whole, flags=re.MULTILINE)[1:]
     return {head: text for head, text in zip(parts[::2], parts[1::2], strict=True) if HEAD in text}
 
@@ -45,9 +52,16 @@ def test_defaults_on_the_page_are_those_of_the_member(head):
 
 
 def test_every_label_free_method_of_a_paper_has_a_table():
-    present = {head.lower() if head not in NAMES else NAMES[head][1] for head in sections() if head not in SCHEDULERS}
+    named = [NAMES.get(head, ("adaptation", head.lower())) for head in sections()]
     ours = {"frozen", "distill", "sparse", "elasticdnn_cua", "elasticdnn_teacher"}
-    assert present == set(FAMILIES["adaptation"]) - ours
+    assert {name for family, name in named if family == "adaptation"} == set(FAMILIES["adaptation"]) - ours
+
+
+def test_every_scheduler_of_a_paper_has_a_table():
+    """The status quo, MCDNN and the exact scheduler have no parameter that a paper publishes."""
+    named = {NAMES[head][1] for head in sections() if NAMES.get(head, ("", ""))[0] == "scheduling"}
+    ours = {"uniform", "uniform_learning", "joint", "exact", "status_quo", "mcdnn"}
+    assert named == set(FAMILIES["scheduling"]) - ours
 
 
 # Values of papers in claims and tables of cells, where the texts of the papers are available

@@ -24,6 +24,7 @@ from driftlab.platform.scheduling.elasticdnn import (
     exhaustive,
     objective,
 )
+from driftlab.platform.scheduling.enumerated import Enumeration, plan_enumerated
 from driftlab.platform.scheduling.evaluation import AccuracyFactor, evaluate, trainings_of
 from driftlab.platform.scheduling.joint import Joint
 from driftlab.platform.scheduling.sequencing import plan_steps
@@ -166,6 +167,24 @@ class TestJoint:
         for seed in (16, 22, 23):
             apps = factory.overloaded(seed)
             assert factory.played(apps, 150) >= clairvoyant(apps, 150) - 0.002
+
+    @pytest.mark.slow
+    def test_it_is_within_a_point_of_all_plans_under_overload(self):
+        """The enumeration finds no less than a coarser one of another form."""
+        for seed in range(12):
+            apps = factory.overloaded(seed)
+            given = Enumeration(apps)
+            best = given.best(given.start, frozenset(range(len(apps))), 150.0)[0] / 150 / len(apps)
+            assert seed % 4 or best >= clairvoyant(apps, 150) - 1e-9
+            assert best - 0.01 <= factory.played(apps, 150) <= best + 0.002
+
+    def test_an_enumerated_plan_trains_what_gains_and_nothing_else(self):
+        """A training of half a point a second for ten seconds is worth it, one that loses accuracy is not."""
+        gains, loses = factory.app(0, 0.5, (10, 0.8), (200, 0.9)), factory.app(1, 0.7, (10, 0.6), (20, 0.7))
+        steps = plan_enumerated([gains, loses], 150.0)
+        assert (steps.first, steps.chosen) == (0, (0, None))
+        assert steps.score > 0
+        assert plan_enumerated([gains, loses], 5.0).first is None
 
     def test_no_constant_shares_are_better(self):
         """All configurations of three applications, each with 100 random divisions of the processor."""

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from loop_factory import FakeSession, FixedMember, ScriptedStreaming, rows, run, uploads
 
-from driftlab.platform.core.records import Passes, TrialScores
+from driftlab.platform.core.records import Passes, RecallResult, SampleDescription, TrialScores
+from driftlab.platform.core.registry import Member
 from driftlab.platform.scheduling.base import Allocation, Grant, SchedulerInput, Scheduling
 from driftlab.platform.sim.server import spread
 
@@ -90,3 +91,42 @@ class TestSharedServer:
 )
 def test_shares_are_spread_over_the_gpus(wanted, gpus, given):
     assert spread(wanted, gpus) == pytest.approx(given)
+
+
+class TestSharedZoo:
+    """RECL at the server: one zoo for each network as built."""
+
+    HERE, THERE = (1.0, 0.0), (0.0, 1.0)  # mean features of two scenes
+
+    def resumed(self, zoo: str) -> list[tuple[str, float, str | None]]:
+        """Return device, time and start of each phase; camera B enters the scene of camera A after 60 s."""
+        loops: list[Any] = []
+
+        def described(node: Any) -> SampleDescription:
+            entered = node.name == "device-0" or loops[0].now_s > 60
+            return SampleDescription(0.4, self.HERE if entered else self.THERE, Passes((8,)))
+
+        def recalled(node: Any, now: float, margin: float, numbers: Any, *stored: Any) -> RecallResult:
+            """Find the networks of camera A better in its scene, and no other one."""
+            pairs = dict(zip(numbers, stored, strict=True))
+            entered = node.name == "device-0" or loops[0].now_s > 60
+            good = [number for number, job in pairs.items() if job.node.name == "device-0" and entered]
+            return RecallResult(0.7 if good else now, good[0] if good else None, Passes((8,) * len(pairs)))
+
+        session = FakeSession(describe_samples=described, recall_expert=recalled)
+        loops.append(session)
+        recl = Member("scheduling", "recl", (("zoo", zoo),))
+        plans = uploads(5.0, 65.0)
+        _, loop = run(ScriptedStreaming(plans), session=session, devices=2, duration_s=80.0, scheduling=recl)
+        updates = sorted(rows(loop, "updates"), key=lambda row: row["train_end_s"])
+        return [(row["device"], round(row["label_start_s"], -1), row["training_config"]) for row in updates]
+
+    def test_a_camera_that_enters_the_scene_of_another_one_starts_from_its_network(self):
+        found = self.resumed("shared")
+        assert [start for device, time_s, start in found if (device, time_s) == ("device-1", 10.0)] == [None]
+        assert [start for device, time_s, start in found if device == "device-1" and time_s > 60] == [
+            "stored network 1"
+        ]
+
+    def test_with_own_zoos_it_starts_from_its_own_network(self):
+        assert [start for device, _, start in self.resumed("own") if device == "device-1"] == [None, None]

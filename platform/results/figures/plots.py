@@ -31,6 +31,7 @@ GREYS = {
     "best_static": "#6b7179",
     "oracle": "#565b63",
     "true_load": "#60666f",
+    "true_gains": "#5b6069",
 }
 DASHES: Mapping[str, Any] = {
     "no_adaptation": (0, (1, 1.6)),
@@ -38,6 +39,7 @@ DASHES: Mapping[str, Any] = {
     "best_static": (0, (6, 2, 1, 2)),
     "oracle": (0, (5, 2)),
     "true_load": (0, (2, 1.5, 6, 1.5)),
+    "true_gains": (0, (4, 1.5, 1, 1.5)),
 }
 MARKERS = ("o", "s", "^", "D", "v")  # of points, each for as many systems as there are colours
 BELOW, ABOVE = 1.9, 2.0

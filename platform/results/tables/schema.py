@@ -84,7 +84,7 @@ _RUNS = table_of(
     column(
         "bound",
         TEXT,
-        "no_adaptation, zero_delay_link, best_static, oracle or true_load",
+        "no_adaptation, zero_delay_link, best_static, oracle, true_load or true_gains",
         null="the system is a method, not a bound",
     ),
     column("tuned", TEXT, "search for its settings: space, trial of N", null="they are defaults, or were given"),

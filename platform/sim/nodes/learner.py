@@ -17,7 +17,6 @@ from driftlab.platform.adaptation.agreement import agreement_of
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adapted, Batch, Phase
 from driftlab.platform.core.limits import limited
 from driftlab.platform.core.records import (
-    Columns,
     LayerCost,
     ModelCost,
     Passes,
@@ -113,14 +112,21 @@ class LearnerNode:
         return receive(payload, sampling, size, damage)
 
     def store(
-        self, frames: Frames, labels: TaskLabels | None, stamp_s: float | None = None, detected: int | None = None
+        self,
+        frames: Frames,
+        labels: TaskLabels | None,
+        stamp_s: float | None = None,
+        detected: int | None = None,
+        newest: int | None = None,
     ) -> Reply:
         """Store samples, and return the φ-scores between consecutive labels, if there are labels.
 
         Samples are stored under their capture times, or all under one `stamp_s`. `detected` is their domain where the
-        device detects domains.
+        device detects domains. Of the samples, the `newest` are stored; by default all.
         """
         spec = self._spec
+        if newest is not None:
+            frames, labels = frames[-newest:], None if labels is None else labels[-newest:]
         given = self._task.blank(len(frames), spec.height, spec.width) if labels is None else labels
         phis: tuple[float, ...] = ()
         if labels is not None:
@@ -179,6 +185,20 @@ class LearnerNode:
             fixed.append(Passes(forward=(*forward, *scoring.forward), others=others))
         score, scoring = self._score(self._model, rest)
         return Reply(TrialScores(score, tuple(after), tuple(passes), scoring, tuple(initial_scores), tuple(fixed)))
+
+    def foresee(self, phases: Sequence[Phase], later: Frames) -> Reply:
+        """Return the accuracy on later frames of the scene, now and after each phase."""
+        shown = later[np.flatnonzero(later.scenes == later.scenes[0])]
+        truth, before, after = self._task.truth(shown), state.read(self._model), list[float | None]()
+        now = self._accuracy(self._model, shown.images, truth)
+        for phase in phases:
+            samples = self._samples(rng_for(self._spec.seed, "train", self._phases))
+            model, memory, _ = self._trial(phase, samples)
+            cost = self._cost if model is self._model else self._tapped(model)
+            adapt_guarded(self._adaptation, model, memory, samples, phase, self._limit_s, self._meter, cost)
+            after.append(self._accuracy(model, shown.images, truth))
+            state.write(self._model, before)
+        return Reply(TrialScores(now, tuple(after), (), Passes()))
 
     def describe_samples(self) -> Reply:
         """Score the network on its newest samples, and return their mean feature under the network as built."""
@@ -305,7 +325,8 @@ class LearnerNode:
             surgery=() if chosen is None else (*chosen.cutting, *chosen.feedback),
             selection=None if chosen is None else chosen.work,
         )
-        channels = {} if chosen is None else {"channels": [self._channel_rows(chosen)]}
+        place = {"phase": self._phases, "time_s": float(self._times_s.max(initial=-np.inf)), "domain": self._domain}
+        channels = {} if chosen is None else {"channels": [chosen.rows(place)]}
         return Reply(facts, {**self._audits(), **channels}, payload=message)
 
     def check(self, frames: Frames) -> Reply:
@@ -383,17 +404,6 @@ class LearnerNode:
         self._buffers = state.read_buffers(networks.network_for(self._scaling, received, self._budget))
         self._sends_all, self._drafted = self._sends_all or not self._follows, chosen
         return chosen
-
-    def _channel_rows(self, chosen: ChannelMask) -> Columns:
-        """Return a row for each group of the channels that the newest phase selected."""
-        count, time_s = len(chosen.kept), float(self._times_s.max())
-        return {
-            "phase": [self._phases] * count,
-            "time_s": [time_s] * count,
-            "domain": [self._domain] * count,
-            "group": list(chosen.kept),
-            "kept": [" ".join(map(str, kept.tolist())) for kept in chosen.kept.values()],
-        }
 
     def _message(self, update: delta.Encoded | None) -> bytes | None:
         """Prepend the draft of an update, and absorb the weights into the family as on the device."""

@@ -25,6 +25,7 @@ BOUNDS: Mapping[str, str] = {
     "best_static": "bound: best static model",
     "oracle": "bound: per-window oracle",
     "true_load": "bound: true load",
+    "true_gains": "bound: true gains",
 }
 MEANINGS: Mapping[str, str] = {
     "no_adaptation": "the network as it was delivered, which never changes",
@@ -32,6 +33,7 @@ MEANINGS: Mapping[str, str] = {
     "best_static": "the single best network for the whole session, which only hindsight can select",
     "oracle": "a network that is trained on each window before the window is scored",
     "true_load": "its method with the true load of the device in place of the measured one",
+    "true_gains": "its scheduler with the accuracies on later frames in place of learned gains",
 }
 MEASURES: Mapping[str, str] = {
     "mIoU": "mean intersection over union of the classes",
