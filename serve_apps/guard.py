@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fastapi import HTTPException
-from starlette.requests import HTTPConnection
+from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from driftlab.serve_apps.http_server import accept_connection
@@ -57,6 +57,8 @@ class AccessMiddleware:
                 await self.app(scope, self._limited(receive, read), counted)
         except QuotaExceeded as error:  # before the route; the application replies to one within it
             await _reply(counted, 429, str(error), RETRY_AFTER)
+        except ClientDisconnect:  # before the end of its body, so a reply has no receiver
+            pass
 
     def _refused(self, connection: HTTPConnection) -> tuple[int, str, dict[str, str]] | None:
         """Return status, reason and headers of a refusal; None for a valid connection."""

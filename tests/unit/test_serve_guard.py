@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from fastapi import HTTPException
 from served_factory import FakeHub
+from starlette.requests import Request
 
 from driftlab.serve_apps import guard
 from driftlab.serve_apps.guard import AccessMiddleware
@@ -24,14 +25,19 @@ async def app(scope, receive, send):
     await send({"type": "http.response.body", "body": str(size).encode()})
 
 
-def ask(hub, *parts, token="owner", method="POST", path="/sessions", kind="http"):
-    """Send a request through the middleware; a number among the parts of the body is a delay in seconds."""
+def ask(hub, *parts, token="owner", method="POST", path="/sessions", kind="http", app=app):
+    """Send a request through the middleware; a number among the parts of the body is a delay in seconds.
+
+    Without parts, the client ends the connection.
+    """
     queue, sent = list(parts), []
 
     async def receive():
         while queue and not isinstance(queue[0], bytes):
             await asyncio.sleep(queue.pop(0))
-        return {"type": "http.request", "body": queue.pop(0) if queue else b"", "more_body": bool(queue)}
+        if not queue:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": queue.pop(0), "more_body": bool(queue)}
 
     async def send(message):
         sent.append(message)
@@ -82,6 +88,13 @@ def test_a_stopping_server_refuses_new_requests():
     refused = ask(hub, b"x")[0]
     assert (refused["status"], dict(refused["headers"])[b"retry-after"]) == (503, b"2")
     assert ask(hub, b"", method="GET")[0]["status"] == 200
+
+
+def test_a_connection_that_ends_within_a_body_is_no_error():
+    async def reading(scope, receive, send):
+        await Request(scope, receive).body()
+
+    assert ask(FakeHub(), app=reading) == []
 
 
 def test_a_websocket_without_a_token_is_closed():
