@@ -6,7 +6,7 @@ import json
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import Popen
@@ -36,6 +36,7 @@ class Disturbed:
     server: ServerProcess
     dice: random.Random
     seconds: float
+    kinds: Sequence[str] = KINDS
     done: list[str] = field(default_factory=list)
     kills: int = 0  # of the device, which then had a journal
     lost: list[str] = field(default_factory=list)  # violations at a kill
@@ -51,7 +52,7 @@ class Disturbed:
                 if time.monotonic() > until_s:
                     break
                 time.sleep(self.dice.uniform(*PAUSE_S))
-                device = self._disturb(self.dice.choice([*KINDS, *self.server.parts]), device, proxy)
+                device = self._disturb(self.dice.choice([*self.kinds, *self.server.parts]), device, proxy)
             code = device.wait(self.seconds + START_S)
         finally:
             proxy.close()

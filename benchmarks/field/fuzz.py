@@ -107,13 +107,13 @@ class RequestDrawing:
     def body(self, path: str, about: Mapping[str, Any]) -> tuple[bytes | None, str]:
         """Draw a body: by its schema where there is one, else mutated uploads and images."""
         if path.endswith("/uploads"):
-            return self.mutated(self.upload()), "application/octet-stream"
+            return mutated(self.dice, self.upload()), "application/octet-stream"
         if path.endswith("/predict"):
-            return self.mutated(image(self.dice)), "image/png"
+            return mutated(self.dice, image(self.dice)), "image/png"
         if "requestBody" not in about:
             return None, "application/json"
         if self.dice.random() < 0.1:
-            return self.mutated(json.dumps(ASKED).encode()), "application/json"
+            return mutated(self.dice, json.dumps(ASKED).encode()), "application/json"
         schema = about["requestBody"]["content"]["application/json"]["schema"]
         return json.dumps(self.value(schema)).encode(), "application/json"
 
@@ -144,17 +144,19 @@ class RequestDrawing:
         sampling = Sampling(times_s, self.number + 1.0, codec="h264")
         return SampleMessage(max(1, self.number), self.number + 1.0, sampling, pack(images, "h264").payload).encode(4.0)
 
-    def mutated(self, body: bytes) -> bytes:
-        data = bytearray(body)
-        for _ in range(self.dice.choice([0, 1, 2, 20])):
-            kind, place = self.dice.randrange(3), self.dice.randrange(len(data) or 1)
-            if kind == 0 and data:
-                data[place] = self.dice.randrange(256)
-            elif kind == 1:
-                del data[place : place + self.dice.randrange(1, 50)]
-            else:
-                data[place:place] = self.dice.randbytes(self.dice.randrange(1, 50))
-        return bytes(data)
+
+def mutated(dice: random.Random, body: bytes) -> bytes:
+    """Change, remove or insert bytes at some random places, or at none."""
+    data = bytearray(body)
+    for _ in range(dice.choice([0, 1, 2, 20])):
+        kind, place = dice.randrange(3), dice.randrange(len(data) or 1)
+        if kind == 0 and data:
+            data[place] = dice.randrange(256)
+        elif kind == 1:
+            del data[place : place + dice.randrange(1, 50)]
+        else:
+            data[place:place] = dice.randbytes(dice.randrange(1, 50))
+    return bytes(data)
 
 
 def image(dice: random.Random) -> bytes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from driftlab.errors import WireError
-from driftlab.platform.core.files import write_atomically
+from driftlab.platform.core.files import make_folder, write_atomically
 from driftlab.platform.field.messages import ResultMessage, decode_results
 
 FOLDER, NEWEST = "network", "newest"  # next to the tables; file of the newest result that is not an update
@@ -30,7 +30,7 @@ class CachedNetwork:
     def begin(self, folder: Path) -> None:
         """Write the downloaded parts to the folder of a run, and store later results there."""
         self.folder = folder
-        (folder / FOLDER).mkdir(exist_ok=True)
+        make_folder(folder / FOLDER)
         for name, data in self.fetched.items():
             if not (folder / FOLDER / name).exists():
                 write_atomically(folder / FOLDER / name, data)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from served_factory import TOKEN, served
 
-from benchmarks.field.hostile import MODES, Hostile, play
+from benchmarks.field.hostile import MODES, Hostile, drawn_mode, play
 
 QUICK = (
     "weights without an end",
@@ -29,3 +31,11 @@ def hostile(tmp_path_factory):
 def test_a_device_survives_a_hostile_server(hostile, mode, tmp_path):
     assert mode in MODES
     assert play(hostile, mode, tmp_path / "run") == []
+
+
+@pytest.mark.slow
+def test_a_device_survives_drawn_changes_of_replies(hostile, tmp_path):
+    dice = random.Random(4)
+    hostile.path, hostile.change = "uploads|updates|rounds|report", drawn_mode(dice)[1]
+    assert play(hostile, "drawn", tmp_path / "run") == []
+    assert hostile.changed > 0
