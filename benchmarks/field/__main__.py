@@ -22,7 +22,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.field.abuse import run_abuses
+from benchmarks.field.abuse import ABUSES, run_abuses
 from benchmarks.field.device_power import run_device_cuts
 from benchmarks.field.faults import KINDS, Disturbed
 from benchmarks.field.fuzz import run_fuzzing
@@ -72,6 +72,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=90.0, help="length of a disturbed stream, or of an abuse")
     parser.add_argument("--per-session", type=int, default=6, help="most faults of one stream")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="kinds of faults")
+    parser.add_argument("--abuses", nargs="+", choices=ABUSES, default=[*ABUSES])
     parser.add_argument("--ray", action="store_true", help="on Ray Serve, whose replica and learners are killed too")
     parser.add_argument("--systems", nargs="+", default=SYSTEMS, help="systems of `paired`")
     options = parser.parse_args()
@@ -83,7 +84,7 @@ def main() -> int:
         of_device, lost = run_device_cuts(options.seed, cuts, kills=cuts)
         totals, broken = totals | of_device, broken + lost
     elif options.campaign == "abuse":
-        totals, broken = run_abuses(options.seconds)
+        totals, broken = run_abuses(options.seconds, options.abuses)
     elif options.campaign == "hostile":
         totals, broken = run_hostile_servers(options.seed, options.count or 0)
     elif options.campaign == "paired":

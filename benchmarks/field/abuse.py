@@ -15,7 +15,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +123,8 @@ class Victim:
         return {name: round(float(value), 1) for name, value in found.items()}
 
 
-def run_abuses(seconds: float) -> tuple[dict[str, object], list[str]]:
-    """Measure every abuse for some seconds; return the measurements and the violations."""
+def run_abuses(seconds: float, kinds: Sequence[str]) -> tuple[dict[str, object], list[str]]:
+    """Measure some abuses, each for some seconds; return the measurements and the violations."""
     broken, found = [], {}
     with tempfile.TemporaryDirectory(prefix="driftlab-abuse-", ignore_cleanup_errors=True) as place:
         server = ServerProcess(Path(place))
@@ -133,7 +133,7 @@ def run_abuses(seconds: float) -> tuple[dict[str, object], list[str]]:
             victim = Victim(server, other)
             ask(server.port, thief, "predict", png(512))  # starts both decoders
             victim.measure(2.0)
-            for kind in ABUSES:
+            for kind in kinds:
                 quiet = victim.measure(seconds)
                 attacker = multiprocessing.get_context("spawn").Process(target=_abuse, args=(kind, server.port, thief))
                 attacker.start()

@@ -106,11 +106,28 @@ def test_a_websocket_without_a_token_is_closed():
     assert b'driftlab_replies_total{status="401"}' not in FakeHub().meters.text()
 
 
-def test_wrong_tokens_have_a_rate_that_does_not_count_for_valid_ones():
+def test_wrong_tokens_have_a_rate_that_does_not_count_for_valid_ones(monkeypatch):
+    monkeypatch.setattr(guard, "SLOW_S", 0.0)
     hub = FakeHub(wrong_tokens=1.0)
     statuses = [ask(hub, b"", token="wrong")[0]["status"] for _ in range(4)]
     assert statuses == [401, 401, 429, 429]
     assert ask(hub, b"")[0]["status"] == 200
+
+
+def test_only_some_refusals_of_many_wrong_tokens_are_delayed(monkeypatch):
+    slept = []
+
+    async def sleep(seconds):
+        slept.append(seconds)
+
+    monkeypatch.setattr(guard.asyncio, "sleep", sleep)
+    monkeypatch.setattr(guard, "MAX_SLOW", 1)
+    hub = FakeHub(wrong_tokens=1.0)
+    assert [ask(hub, b"", token=token)[0]["status"] for token in ("wrong",) * 3 + ("owner",)] == [401, 401, 429, 200]
+    assert slept == [guard.SLOW_S]
+    monkeypatch.setattr(guard, "MAX_SLOW", 0)
+    assert ask(hub, b"", token="wrong")[0]["status"] == 429
+    assert slept == [guard.SLOW_S]
 
 
 def test_an_address_has_a_rate_before_its_token_is_read():
