@@ -164,7 +164,7 @@ class LimitedProtocol(HttpToolsProtocol):
             super().send_400_response(msg)
 
     def handle_websocket_upgrade(self) -> None:
-        """Pass the connection to uvicorn's WebSocket protocol, which then receives its end instead of this object."""
+        """Pass the connection to uvicorn's WebSocket protocol, and observe its end there."""
         super().handle_websocket_upgrade()
         protocol: Any = self.transport.get_protocol()
         lost = protocol.connection_lost

@@ -1,4 +1,4 @@
-"""Attacks on a server that its description does not contain: bombs, endless heads, floods and stolen tokens."""
+"""Attack a server with bombs, endless heads, floods and stolen tokens."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ NO_HTTP = (
 
 @dataclass(frozen=True)
 class Reply:
-    """The end of one hostile request: its status (0: the server closed the connection) and its violation, or ""."""
+    """The end of a hostile request."""
 
-    status: int
-    fault: str = ""
+    status: int  # 0: the server closed the connection
+    fault: str = ""  # violation of a promise
 
 
 @dataclass
@@ -178,7 +178,10 @@ class Attacker:
             return Reply(0, f"no reply ({type(error).__name__}: {error})")
 
     def _raw(self, sent: bytes, *, wait: bool, keep: bool = False) -> Reply:
-        """Send bytes and return the status of the reply; without `wait`, close the connection unless it is there."""
+        """Send bytes and return the status of the reply.
+
+        Without `wait`, the connection is closed unless the reply arrives at once.
+        """
         line = socket.create_connection(("127.0.0.1", self.port), TIMEOUT_S)
         received = b""
         try:

@@ -136,7 +136,7 @@ def kill_losses(device: RecordedDevice, stop: int, folder: Path) -> Iterator[str
 
 
 def run_device_cuts(seed: int, cuts: int, kills: int) -> tuple[dict[str, object], list[str]]:
-    """Cut the power of a recorded device, and kill it, at random points; return the totals and the violations."""
+    """Cut the power of a recorded device, and kill it; return the totals and the violations."""
     dice, broken = random.Random(seed), []
     with tempfile.TemporaryDirectory(prefix="driftlab-device-power-") as place:
         (root := Path(place) / "recorded").mkdir()

@@ -273,7 +273,7 @@ def run_hostile_servers(seed: int, count: int) -> tuple[dict[str, object], list[
         honest = ServerProcess(place)
         stack.callback(honest.stop)
         hostile = stack.enter_context(Hostile(honest.port, TOKEN).running())
-        hostile.path = "(?!)"  # no reply: the first device opens what later ones use
+        hostile.path = "(?!)"  # no reply: the first device imports all modules
         play(hostile, "honest", place / "honest")
         while sessions < len(MODES) or replies < count:
             mode = [*MODES][sessions] if sessions < len(MODES) else f"drawn {sessions}"

@@ -109,7 +109,7 @@ class RecordedDisk:
         self.events.append(DiskEvent(kind, number=number))
 
     def survivors(self, stop: int, dice: random.Random | None) -> _Disk:
-        """Return the disk after a power cut before an event; without dice after a kill, which keeps everything."""
+        """Return the disk after a power cut before an event, or without dice after a kill."""
         disk = _Disk()
         for event in self.events[:stop]:
             disk.apply(event)

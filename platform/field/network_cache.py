@@ -45,7 +45,7 @@ class CachedNetwork:
                 write_atomically(folder / FOLDER / name, data)
 
     def add(self, result: ResultMessage, fps: float) -> None:
-        """Store an accepted result: every update since one with all weights, and the newest of all other kinds."""
+        """Store an accepted result; an update with all weights replaces the older ones."""
         if self.folder is None:
             return
         data, is_update = result.encode(fps), result.kind == "update"
@@ -57,7 +57,7 @@ class CachedNetwork:
 
     @property
     def is_long(self) -> bool:
-        """Return whether one update with all weights would be smaller than the stored ones, or they are too many."""
+        """Return whether one update with all weights should replace the stored ones."""
         limit, size = len(self.fetched.get("weights", b"")), sum(self.updates.values())
         return not self.is_masked and len(self.updates) > 1 and (size > limit or len(self.updates) > MAX_UPDATES)
 
@@ -73,7 +73,7 @@ class CachedNetwork:
             del self.updates[older]
 
     def results(self, fps: float) -> Iterator[tuple[ResultMessage, float]]:
-        """Yield the results from the newest update with all weights on, each with the wall-clock time of its use."""
+        """Yield the results that make the newest network, each with the wall-clock time of its use."""
         files = [] if self.folder is None else (self.folder / FOLDER).glob("*")
         stored, first = [], 0
         for file in files:

@@ -35,7 +35,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Make a folder with a request, a space, a run and searches that were begun, and take its write permissions."""
+    """Make a read-only folder with a request, a space, a run and searches that were begun."""
     folder = tmp_path_factory.mktemp("place")
     (folder / "tiny.yaml").write_text(yaml.safe_dump(documents.TINY))
     (folder / "space.yaml").write_text(yaml.safe_dump(factory.raw()))
