@@ -23,7 +23,7 @@ from driftlab.platform.lab.plan import keep_replaced, plan_of
 from driftlab.platform.lab.progress import Log, Progress, now
 from driftlab.platform.lab.read import Experiment, load, parse
 from driftlab.platform.results.tables.read import read_info, read_request
-from driftlab.platform.results.tables.sources import code_digest
+from driftlab.platform.results.tables.sources import cells_digest, code_digest
 from driftlab.platform.sim import portable
 from driftlab.platform.sim.host import check_torch_device, in_batch
 from driftlab.platform.sim.inline import InlineBackend
@@ -91,7 +91,8 @@ def execute(spec: Experiment, directory: Path, open_backend: Callable[[], Backen
             check_files(spec)
         remove_drafts(directory)
         keep_replaced(directory, [cell for cells in plan.again.values() for cell in cells])
-        paths.keep_info(directory, lambda: {**provenance(), **agreement_of(spec)})
+        digest = {"cells_digest": cells_digest(spec.name, spec.size)}
+        paths.keep_info(directory, lambda: {**provenance(), **agreement_of(spec), **digest})
         if plan.todo:
             paths.clear_other_code(directory, code_digest())
         backend = open_backend()

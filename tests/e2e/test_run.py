@@ -7,6 +7,7 @@ import json
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -26,6 +27,8 @@ from driftlab.platform.lab.seal import resume, run
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.recorder import Recorder, table_file
 from driftlab.platform.results.tables.schema import TABLES
+from driftlab.platform.results.tables.sources import CELLS as CODE
+from driftlab.platform.results.tables.sources import PACKAGE, cells_code
 from driftlab.platform.sim.inline import InlineBackend, InlineSession
 from driftlab.platform.sim.nodes.application import AppNode
 from driftlab.platform.sim.session import NodeId
@@ -352,3 +355,22 @@ class TestKill:
         assert heard.count("finished") <= outcome.kept < outcome.done + outcome.kept
         assert differences(reference, folder) == []
         assert len(driftlab.open_run(folder).table("frames")) == len(driftlab.open_run(reference).table("frames"))
+
+
+LOADED = """
+import sys
+from driftlab.platform.lab.seal import run
+name, *overrides = sys.argv[1:]
+assert not run(name, overrides, out="run").failed
+print(*(module.__file__ for name, module in sys.modules.items() if name.startswith("driftlab.")))
+"""
+SHORT = ("workloads.0.duration_s=4", "student.pretrain_steps=2", "seeds=[0]", "systems=[elasticdnn]")
+
+
+def test_the_digest_of_an_experiment_has_all_code_that_its_cells_import(tmp_path):
+    command = [sys.executable, "-c", LOADED, "elasticdnn-parts", *SHORT]
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    rooms = [str(PACKAGE / part) for part in CODE if part != "platform/lab"]  # which also prints, plans and checks
+    loaded = {file for file in shown.splitlines()[-1].split() if file.startswith(tuple(rooms))}
+    missing = loaded - {str(file) for file in cells_code("elasticdnn-parts", None)}
+    assert (len(loaded) > 50, missing) == (True, set())

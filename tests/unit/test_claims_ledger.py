@@ -27,11 +27,19 @@ from driftlab.platform.results.tables.read import open_run
 
 EXPERIMENT = "platform/lab/experiments/ams-table1.yaml"
 FILES = {
+    "platform/sim/runner.py": "from driftlab.platform.core import (\n    a,\n)\nKIND = 'driftlab.platform.sim.b:B'",
+    "platform/core/__init__.py": "",
     "platform/core/a.py": "x = 1",
+    "platform/core/other.py": "x = 1",
+    "platform/streaming/ams.py": "built_as = 'one_time'",
+    "platform/streaming/one_time.py": "from driftlab.platform.streaming.rates import x",
+    "platform/streaming/rates.py": "x = 1",
+    "platform/streaming/just_in_time.py": "x = 1",
+    "platform/streaming/local.py": "x = 1",
     "platform/results/relations/b.py": "y = 1",
-    "platform/lab/sets.yaml": "workloads: {all: [{name: streets/dance}]}",
+    "platform/lab/sets.yaml": "workloads: {all: [{name: streets/dance}], none: []}",
     "platform/lab/experiments/other.yaml": "{seeds: [0], sizes: {full: {seeds: [0, 1]}, small: {seeds: [0]}}}",
-    EXPERIMENT: "{extends: other, size: full, window_s: 5}",
+    EXPERIMENT: "{extends: other, size: full, window_s: 5, workloads: [{set: all}], systems: [ams]}",
 }
 LINE = factory.line("ONCE-1", 0.1)
 
@@ -47,19 +55,31 @@ def package(tmp_path: Path) -> Path:
 def recorded(package: Path) -> dict[str, Any]:
     now = Digests(package)
     spec = now.spec("ams-table1", "full")
-    return {**LINE, "code_digest": now.code, "measure_digest": now.measure, "spec_digest": spec}
+    code = now.cells("ams-table1", "full")
+    return {**LINE, "code_digest": code, "measure_digest": now.measure, "spec_digest": spec}
 
 
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
         ("platform/core/a.py", "x = 2", "other code since"),
-        ("platform/sim/new.py", "", "other code since"),
+        ("platform/core/__init__.py", "x = 1", "other code since"),
+        ("platform/core/other.py", "x = 2", ""),
+        ("platform/sim/b.py", "", "other code since"),
+        ("platform/streaming/ams.py", "built_as = 'just_in_time'", "other code since"),
+        ("platform/streaming/local.py", "x = 2", "other code since"),
+        ("platform/streaming/rates.py", "x = 2", "other code since"),
+        ("platform/streaming/just_in_time.py", "x = 2", ""),
         ("platform/results/relations/b.py", "y = 2", "other measures since"),
-        (EXPERIMENT, "{extends: other, size: full, window_s: 6}", "other experiment since"),
+        (
+            EXPERIMENT,
+            "{extends: other, size: full, window_s: 6, workloads: [{set: all}], systems: [ams]}",
+            "other experiment since",
+        ),
         ("platform/lab/experiments/other.yaml", "{sizes: {full: {seeds: [0, 2]}}}", "other experiment since"),
-        ("platform/lab/sets.yaml", "workloads: {}", "other experiment since"),
-        (EXPERIMENT, "# a comment\n{extends: other, size: small, summary: said, window_s: 5}", ""),
+        ("platform/lab/sets.yaml", "workloads: {all: []}", "other experiment since"),
+        ("platform/lab/sets.yaml", "workloads: {all: [{name: streets/dance}], none: [1]}", ""),
+        (EXPERIMENT, f"# a comment\n{FILES[EXPERIMENT].replace('full', 'small, summary: said')}", ""),
         ("platform/lab/experiments/other.yaml", "{seeds: [0], sizes: {full: {seeds: [0, 1]}}}", ""),
         ("platform/core/README.md", "text", ""),
     ],
@@ -81,9 +101,21 @@ def test_a_line_is_stale_if_the_claim_changed_or_digests_are_missing():
         assert stale({**LINE, digest: None}, claim, factory.TODAY) == "recorded without digests"
 
 
+@pytest.mark.slow
 def test_the_current_code_has_a_separate_digest():
     now = Digests()
-    assert len({now.code, now.measure, now.spec("ams-table1", "small"), now.spec("ams-table1", "full")}) == 4
+    assert now.cells("ams-table1", "small") != now.cells("many-apps", None)
+    assert (
+        len(
+            {
+                now.cells("ams-table1", None),
+                now.measure,
+                now.spec("ams-table1", "small"),
+                now.spec("ams-table1", "full"),
+            }
+        )
+        == 4
+    )
     assert now.spec("no-such-experiment", None) is None
 
 
@@ -172,7 +204,9 @@ def test_a_line_holds_digests_and_host_of_its_run(tmp_path, monkeypatch):
     file = factory.ledger(tmp_path)
     folder = results_factory.make_run(tmp_path / "run", snapshots=False)
     info = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**info, "code_digest": "abc", "instructions": "avx2"}))
+    (folder / "run.json").write_text(
+        json.dumps({**info, "code_digest": "all", "cells_digest": "abc", "instructions": "avx2"})
+    )
     monkeypatch.setattr(ledger, "LEDGER", file)
     monkeypatch.setattr(evidence, "check_evidence", lambda folder: None)
     result = CliRunner().invoke(front.build_app(), ["claims", str(folder), "--json", "--record"])

@@ -8,7 +8,7 @@ import time
 
 import pytest
 from served_factory import ASKED, TOKEN, served
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import InvalidMessage, InvalidStatus
 from websockets.sync.client import connect
 
 from driftlab.errors import RequestError
@@ -105,10 +105,19 @@ def test_a_refusal_closes_the_websocket(server, ticket):
 def test_a_websocket_requires_the_token_of_its_session(server, ticket, token, status):
     other = join(server.url, TOKEN, parse_session_request(ASKED)) if token == "other session" else None
     head = {"Authorization": f"Bearer {token if other is None else other.token}"}
-    address = f"{server.url.replace('https', 'wss')}/sessions/{ticket.id}/live"
-    with pytest.raises(InvalidStatus) as refused:
-        connect(address, additional_headers=head, proxy=None, open_timeout=60.0)  # a busy server is slow
-    assert refused.value.response.status_code == status
+    assert refusal(f"{server.url.replace('https', 'wss')}/sessions/{ticket.id}/live", head) == status
+
+
+def refusal(address, head):
+    """Return the status; uvicorn closes a handshake without one if its process was busy for ten seconds."""
+    for _ in range(6):
+        try:
+            connect(address, additional_headers=head, proxy=None, open_timeout=60.0).close()
+        except InvalidStatus as refused:
+            return refused.response.status_code
+        except InvalidMessage:
+            continue
+    return None
 
 
 def test_an_untrusted_certificate_prevents_connections(server, ticket, monkeypatch):

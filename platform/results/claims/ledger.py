@@ -12,7 +12,7 @@ from typing import Any
 from driftlab.errors import DataError, RequestError
 from driftlab.platform.results.claims.base import Claim, Verdict
 from driftlab.platform.results.tables.read import Run
-from driftlab.platform.results.tables.sources import MEASURES, PACKAGE, code_digest, experiment_digest
+from driftlab.platform.results.tables.sources import MEASURES, PACKAGE, cells_digest, code_digest, experiment_digest
 
 LEDGER = PACKAGE.parent / "evidence" / "ledger.jsonl"  # in a checkout; a wheel holds none
 Line = Mapping[str, Any]
@@ -23,7 +23,7 @@ class Digests:
     """The digests of the present code and experiments, each computed once."""
 
     def __init__(self, package: Path = PACKAGE) -> None:
-        self.code = code_digest(package=package)
+        self.cells = cache(lambda experiment, size: cells_digest(experiment, size, package))
         self.measure = code_digest(MEASURES, package)
         self.spec = cache(lambda experiment, size: experiment_digest(experiment, size, package))
 
@@ -37,7 +37,7 @@ def lines_of(run: Run, verdicts: Iterable[Verdict], digests: Digests) -> list[Li
         "size": size,
         "seeds": seeds,
         "commit": info.get("git_commit"),
-        "code_digest": info.get("code_digest"),
+        "code_digest": info.get("cells_digest") if info.get("code_digest") else None,  # None: other code continued it
         "measure_digest": digests.measure,
         "spec_digest": digests.spec(experiment, size),
         "machine": _machine(info),
@@ -146,7 +146,7 @@ def stale(line: Line, claim: Claim, digests: Digests) -> str:
     then = {"experiment": line["spec_digest"], "code": line["code_digest"], "measures": line["measure_digest"]}
     now = {
         "experiment": digests.spec(line["experiment"], line["size"]),
-        "code": digests.code,
+        "code": digests.cells(line["experiment"], line["size"]),
         "measures": digests.measure,
     }
     changed = [name for name in now if then[name] != now[name]]
