@@ -57,7 +57,7 @@ NO_HTTP = (
 
 
 @dataclass(frozen=True)
-class Reply:
+class AttackReply:
     """The end of a hostile request."""
 
     status: int  # 0: the server closed the connection
@@ -76,7 +76,7 @@ class Attacker:
     uploads: int = 0  # number of the newest one of the stolen session
     sockets: list[socket.socket] = field(default_factory=list)  # WebSockets that stay open
 
-    def attack(self, kind: str) -> Iterator[Reply]:
+    def attack(self, kind: str) -> Iterator[AttackReply]:
         """Send the requests of one attack."""
         return {
             "video bomb": self._video_bomb,
@@ -92,7 +92,7 @@ class Attacker:
 
     # A device's token -----------------------------------------------------------------------------------------------
 
-    def _video_bomb(self) -> Iterator[Reply]:
+    def _video_bomb(self) -> Iterator[AttackReply]:
         number = self.uploads + 1
         sampling = Sampling((number + 0.25,), number + 1.0, codec="h264")
         body = SampleMessage(number, number + 1.0, sampling, video_bomb()).encode(4.0)
@@ -100,17 +100,17 @@ class Attacker:
         self.uploads += reply.status == 200
         yield self._checked(reply, (200, 422, 429))
 
-    def _image_bomb(self) -> Iterator[Reply]:
+    def _image_bomb(self) -> Iterator[AttackReply]:
         yield self._checked(self._as_thief("POST", "predict", image_bomb(self.dice.choice(IMAGE_SIDES))), (422, 429))
 
-    def _torn_body(self) -> Iterator[Reply]:
+    def _torn_body(self) -> Iterator[AttackReply]:
         """Announce a body, and close the connection before its end."""
         path, announced = f"/sessions/{self.thief['id']}/uploads", self.dice.choice([10, 10**6, 2**25 + 1])
         head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {self.thief['token']}\r\n"
         sent = self.dice.randbytes(min(announced - 1, self.dice.choice([1, 10**5])))
         yield self._raw(f"{head}Content-Length: {announced}\r\n\r\n".encode() + sent, wait=False)
 
-    def _flood(self) -> Iterator[Reply]:
+    def _flood(self) -> Iterator[AttackReply]:
         verb, token = self.dice.choice(sorted(FLOODS)), self.dice.choice([self.thief["token"], "wrong", ""])
         path = f"/sessions/{self.thief['id']}/{verb}"
         with self._connection() as line:
@@ -118,7 +118,7 @@ class Attacker:
                 allowed = (200, 422, 429) if token == self.thief["token"] else (401, 429)
                 yield self._checked(self._ask(line, "POST", path, FLOODS[verb], token), allowed)
 
-    def _open_sockets(self) -> Iterator[Reply]:
+    def _open_sockets(self) -> Iterator[AttackReply]:
         """Open WebSockets with the stolen token, up to a number that stays open, and with a wrong one."""
         while len(self.sockets) > MAX_SOCKETS:
             self.sockets.pop(0).close()
@@ -126,7 +126,7 @@ class Attacker:
             path = f"/sessions/{self.thief['id']}/live"
             yield self._checked(self._raw(handshake(path, token), wait=True, keep=True), allowed)
 
-    def _steal(self) -> Iterator[Reply]:
+    def _steal(self) -> Iterator[AttackReply]:
         """Use every route of another session, and those of the owner."""
         other = f"/sessions/{self.victim['id']}"
         routes = [
@@ -138,7 +138,7 @@ class Attacker:
         with self._connection() as line:
             yield self._checked(self._ask(line, method, path, b"{}", self.thief["token"]), REFUSED)
 
-    def _enrol(self) -> Iterator[Reply]:
+    def _enrol(self) -> Iterator[AttackReply]:
         """Use the token for devices for anything but a new session."""
         routes = [*OWNERS, ("GET", f"/sessions/{self.victim['id']}"), ("DELETE", f"/sessions/{self.victim['id']}")]
         method, path = self.dice.choice([*routes, ("GET", "/healthz"), ("POST", "/demo")])
@@ -147,17 +147,17 @@ class Attacker:
 
     # No token -------------------------------------------------------------------------------------------------------
 
-    def _endless_head(self) -> Iterator[Reply]:
+    def _endless_head(self) -> Iterator[AttackReply]:
         head = self.dice.choice(HEADS) % (b"x" * self.dice.choice([20_000, 200_000]))
         yield self._checked(self._raw(head, wait=len(head) > 100_000), (0, 400, 401, 429, 431))
 
-    def _no_http(self) -> Iterator[Reply]:
+    def _no_http(self) -> Iterator[AttackReply]:
         sent = self.dice.choice([*NO_HTTP, self.dice.randbytes(self.dice.randint(1, 3000))])
         yield self._checked(self._raw(sent, wait=False), (0, *range(400, 500)))
 
     # Connections ----------------------------------------------------------------------------------------------------
 
-    def _as_thief(self, method: str, verb: str, body: bytes) -> Reply:
+    def _as_thief(self, method: str, verb: str, body: bytes) -> AttackReply:
         with self._connection() as line:
             return self._ask(line, method, f"/sessions/{self.thief['id']}/{verb}", body, self.thief["token"])
 
@@ -168,16 +168,16 @@ class Attacker:
             yield line
 
     @staticmethod
-    def _ask(line: http.client.HTTPConnection, method: str, path: str, body: bytes, token: str) -> Reply:
+    def _ask(line: http.client.HTTPConnection, method: str, path: str, body: bytes, token: str) -> AttackReply:
         try:
             line.request(method, path, body, {"Authorization": f"Bearer {token}"} if token else {})
             reply = line.getresponse()
             reply.read()
-            return Reply(reply.status)
+            return AttackReply(reply.status)
         except (OSError, http.client.HTTPException) as error:
-            return Reply(0, f"no reply ({type(error).__name__}: {error})")
+            return AttackReply(0, f"no reply ({type(error).__name__}: {error})")
 
-    def _raw(self, sent: bytes, *, wait: bool, keep: bool = False) -> Reply:
+    def _raw(self, sent: bytes, *, wait: bool, keep: bool = False) -> AttackReply:
         """Send bytes and return the status of the reply.
 
         Without `wait`, the connection is closed unless the reply arrives at once.
@@ -189,7 +189,7 @@ class Attacker:
             line.settimeout(TIMEOUT_S if wait else 0.01)
             received = line.recv(100)
         except TimeoutError:
-            return Reply(0, "no reply, and the connection is still open" if wait else "")
+            return AttackReply(0, "no reply, and the connection is still open" if wait else "")
         except OSError:  # closed before it had read all
             pass
         finally:
@@ -198,11 +198,11 @@ class Attacker:
             else:
                 line.close()
         words = received.split()
-        return Reply(int(words[1]) if len(words) > 1 and words[1].isdigit() else 0)
+        return AttackReply(int(words[1]) if len(words) > 1 and words[1].isdigit() else 0)
 
     @staticmethod
-    def _checked(reply: Reply, allowed: tuple[int, ...]) -> Reply:
-        return reply if reply.fault or reply.status in allowed else Reply(reply.status, f"status {reply.status}")
+    def _checked(reply: AttackReply, allowed: tuple[int, ...]) -> AttackReply:
+        return reply if reply.fault or reply.status in allowed else AttackReply(reply.status, f"status {reply.status}")
 
     def close(self) -> None:
         """Close all WebSockets."""

@@ -189,7 +189,7 @@ class HonestDevice:
 
 
 @dataclass
-class Campaign:
+class FuzzCampaign:
     """Random requests and attacks on one server, and their violations."""
 
     server: ServerProcess
@@ -270,7 +270,9 @@ def run_fuzzing(seed: int, count: int, *, by_schema: bool = False) -> tuple[dict
             stolen, other = (client.ask_json("POST", "/sessions", ASKED) for _ in range(2))
             described, dice = client.ask_json("GET", "/openapi.json"), random.Random(seed)
             attacker = Attacker(random.Random(f"{seed}/attacks"), server.port, TOKEN, stolen, other)
-            campaign = Campaign(server, RequestDrawing(dice, described, stolen), attacker, HonestDevice(server, other))
+            campaign = FuzzCampaign(
+                server, RequestDrawing(dice, described, stolen), attacker, HonestDevice(server, other)
+            )
             if by_schema:
                 from benchmarks.field.schema import drawn_by_schema
 
