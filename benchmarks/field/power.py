@@ -125,7 +125,7 @@ class _Disk:
     contents: dict[int, bytes | None] = field(default_factory=dict)
     kept_entries: dict[Path, int] = field(default_factory=dict)
     kept_contents: dict[int, bytes | None] = field(default_factory=dict)
-    waiting: list[tuple[Path, int | None]] = field(default_factory=list)  # changed entries; None: deleted
+    waiting: list[dict[Path, int | None]] = field(default_factory=list)  # changed entries; None: deleted
 
     def apply(self, event: DiskEvent) -> None:
         """Apply a change or a sync."""
@@ -133,27 +133,26 @@ class _Disk:
         if event.kind in ("write", "append", "mkdir") and path not in self.entries:
             number = len(self.contents)
             self.contents[number] = None if event.kind == "mkdir" else b""
-            self._enter(path, number)
+            self._enter({path: number})
         elif event.kind == "replace" and path in self.entries:
             number = self.entries[path]
             self.contents[number] = event.content
-            self._enter(path, None)
-            self._enter(event.target, number)
+            self._enter({path: None, event.target: number})  # a file system renames completely or not at all
         elif event.kind == "unlink" and path in self.entries:
-            self._enter(path, None)
+            self._enter({path: None})
         elif event.kind == "sync" and self.contents.get(self.entries.get(path, -1), None) is not None:
             number = self.entries[path]
             self.contents[number] = self.kept_contents[number] = event.content
         elif event.kind == "sync":
-            for changed in [one for one in self.waiting if one[0].parent == path]:
-                self._keep(*changed)
-            self.waiting = [one for one in self.waiting if one[0].parent != path]
+            for changed in [one for one in self.waiting if next(iter(one)).parent == path]:
+                self._keep(changed)
+            self.waiting = [one for one in self.waiting if next(iter(one)).parent != path]
 
     def cut(self, dice: random.Random) -> None:
         """Keep a random part of everything that was not synced."""
         for changed in self.waiting:
             if dice.random() < 0.5:
-                self._keep(*changed)
+                self._keep(changed)
         for number in set(self.kept_entries.values()):
             content, kept = self.contents[number], self.kept_contents.get(number)
             if content is not None and kept != content and dice.random() < 0.8:
@@ -172,19 +171,20 @@ class _Disk:
             elif here.parent.is_dir():
                 here.write_bytes(self.kept_contents.get(number) or b"")
 
-    def _enter(self, path: Path, number: int | None) -> None:
-        self.waiting.append((path, number))
-        _set(self.entries, path, number)
+    def _enter(self, changed: dict[Path, int | None]) -> None:
+        self.waiting.append(changed)
+        _set(self.entries, changed)
 
-    def _keep(self, path: Path, number: int | None) -> None:
-        _set(self.kept_entries, path, number)
+    def _keep(self, changed: dict[Path, int | None]) -> None:
+        _set(self.kept_entries, changed)
 
 
-def _set(entries: dict[Path, int], path: Path, number: int | None) -> None:
-    if number is None:
-        entries.pop(path, None)
-    else:
-        entries[path] = number
+def _set(entries: dict[Path, int], changed: dict[Path, int | None]) -> None:
+    for path, number in changed.items():
+        if number is None:
+            entries.pop(path, None)
+        else:
+            entries[path] = number
 
 
 def upload(number: int) -> bytes:
