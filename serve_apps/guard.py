@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fastapi import HTTPException
-from starlette.requests import HTTPConnection
+from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from driftlab.serve_apps.http_server import accept_connection
@@ -18,6 +18,8 @@ from driftlab.serve_apps.sessions import SessionRegistry
 from driftlab.serve_apps.tokens import TOKEN_REQUIRED, token_of
 
 BODY_TIMEOUT_S = 30.0  # for the whole body
+SLOW_S, MAX_SLOW = 1.0, 200  # delay of refusals above the rate of wrong tokens; as many of them at the same time
+TOO_MANY = "too many requests without a token"
 RETRY_AFTER = {"Retry-After": "2"}
 CLOSE = {"Connection": "close"}  # the client of a refused token must connect again
 SECURITY_HEADERS = {
@@ -35,7 +37,7 @@ class AccessMiddleware:
     """Refuses connections before they reach a route, and adds headers to every reply."""
 
     def __init__(self, app: ASGIApp, hub: Callable[[], SessionRegistry]) -> None:
-        self.app, self.hub = app, hub
+        self.app, self.hub, self._slow = app, hub, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -45,6 +47,8 @@ class AccessMiddleware:
         refused = self._refused(connection)
         if refused is None:
             accept_connection(scope)
+        elif refused[1] == TOO_MANY:
+            await self._slow_down()
         if scope["type"] == "websocket":
             await (self.app(scope, receive, send) if refused is None else deny(scope, receive, send, *refused))
             return
@@ -57,6 +61,8 @@ class AccessMiddleware:
                 await self.app(scope, self._limited(receive, read), counted)
         except QuotaExceeded as error:  # before the route; the application replies to one within it
             await _reply(counted, 429, str(error), RETRY_AFTER)
+        except ClientDisconnect:  # before the end of its body, so a reply has no receiver
+            pass
 
     def _refused(self, connection: HTTPConnection) -> tuple[int, str, dict[str, str]] | None:
         """Return status, reason and headers of a refusal; None for a valid connection."""
@@ -67,7 +73,7 @@ class AccessMiddleware:
         session = connection.scope[SESSION] = hub.session_of(token)
         if session is None and not hub.is_owner(token) and not _opens_session(connection, hub, token):
             if not hub.wrong_tokens.allow(address):
-                return 429, "too many requests without a token", RETRY_AFTER | CLOSE
+                return 429, TOO_MANY, RETRY_AFTER | CLOSE
             return 401, "the token is wrong" if token else "give a token", TOKEN_REQUIRED | CLOSE
         if not hub.rates.allow(token):
             return 429, f"more than {hub.limits.rate_limit:g} requests per second", RETRY_AFTER
@@ -76,6 +82,15 @@ class AccessMiddleware:
         if hub.draining and connection.scope.get("method", "GET") == "POST":
             return 503, "the server is stopping", RETRY_AFTER
         return None
+
+    async def _slow_down(self) -> None:
+        """Delay a refusal: clients that wait for it then send few requests, and this takes no processor time."""
+        if self._slow < MAX_SLOW:
+            self._slow += 1
+            try:
+                await asyncio.sleep(SLOW_S)
+            finally:
+                self._slow -= 1
 
     def _limited(self, receive: Receive, read: Callable[[int], None]) -> Receive:
         """Return a `receive` that raises for a long or slow body; messages after the body are unchecked."""

@@ -163,6 +163,18 @@ class LimitedProtocol(HttpToolsProtocol):
         if not self.transport.is_closing():
             super().send_400_response(msg)
 
+    def handle_websocket_upgrade(self) -> None:
+        """Pass the connection to uvicorn's WebSocket protocol, and observe its end there."""
+        super().handle_websocket_upgrade()
+        protocol: Any = self.transport.get_protocol()
+        lost = protocol.connection_lost
+
+        def connection_lost(exc: Exception | None) -> None:
+            self._unknown.drop(self.client)
+            lost(exc)
+
+        protocol.connection_lost = connection_lost
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         self._unknown.drop(self.client)

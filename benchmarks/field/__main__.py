@@ -2,9 +2,11 @@
 
 `python -m benchmarks.field faults` kills server and device and cuts their network while a device plays its stream. The
 device must go on predicting and end on one of the server's versions, and no acknowledged upload may be lost.
-`python -m benchmarks.field fuzz` draws requests from the server's description and mutates binary bodies. Each request
-must get a reply below 500 or a 503, and memory may not grow; `schema` lets schemathesis draw the requests instead.
+`python -m benchmarks.field fuzz` draws requests from the server's description, mutates binary bodies, and mixes bombs,
+endless heads, floods and stolen tokens into them. Each request must be served or refused, memory may not grow, and no
+acknowledged upload of another device may be lost; `schema` lets schemathesis draw the requests instead.
 `python -m benchmarks.field hostile` plays devices with a server whose replies are changed; `abuse` is the reverse.
+`python -m benchmarks.field power` cuts the power of a recorded server and a recorded device, and kills the device.
 `python -m benchmarks.field paired` plays settings in the field and in the lab: their figures must agree.
 The exit code is 1 after a violation.
 """
@@ -20,10 +22,11 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.field.abuse import run_abuses
-from benchmarks.field.faults import Disturbed
+from benchmarks.field.abuse import ABUSES, run_abuses
+from benchmarks.field.device_power import run_device_cuts
+from benchmarks.field.faults import KINDS, Disturbed
 from benchmarks.field.fuzz import run_fuzzing
-from benchmarks.field.hostile import MODES, run_hostile_servers
+from benchmarks.field.hostile import run_hostile_servers
 from benchmarks.field.paired import SYSTEMS, compare_systems
 from benchmarks.field.power import run_power_cuts
 from benchmarks.field.processes import RayServerProcess, ServerProcess
@@ -41,7 +44,9 @@ def faults(options: argparse.Namespace, count: int) -> tuple[dict[str, object], 
             while fallen.total() < count:
                 folder = Path(place) / f"session-{sessions}"
                 folder.mkdir()
-                one = Disturbed(folder, server, random.Random(f"{options.seed}/{sessions}"), options.seconds)
+                one = Disturbed(
+                    folder, server, random.Random(f"{options.seed}/{sessions}"), options.seconds, options.kinds
+                )
                 found = one.run(min(options.per_session, count - fallen.total()))
                 fallen.update(kind.split()[0] for kind in one.done)
                 broken += [f"session {sessions} after {', '.join(one.done)}: {fault}" for fault in found]
@@ -63,20 +68,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("campaign", choices=("faults", "fuzz", "schema", "paired", "power", "abuse", "hostile"))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--count", type=int, help="faults, requests or power cuts")
+    parser.add_argument("--count", type=int, help="faults, requests, hostile replies or power cuts")
     parser.add_argument("--seconds", type=float, default=90.0, help="length of a disturbed stream, or of an abuse")
     parser.add_argument("--per-session", type=int, default=6, help="most faults of one stream")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="kinds of faults")
+    parser.add_argument("--abuses", nargs="+", choices=ABUSES, default=[*ABUSES])
     parser.add_argument("--ray", action="store_true", help="on Ray Serve, whose replica and learners are killed too")
     parser.add_argument("--systems", nargs="+", default=SYSTEMS, help="systems of `paired`")
     options = parser.parse_args()
     if options.campaign == "faults":
         totals, broken = faults(options, options.count or 50)
     elif options.campaign == "power":
-        totals, broken = run_power_cuts(options.seed, options.count or 200)
+        cuts = options.count or 200
+        totals, broken = run_power_cuts(options.seed, cuts)
+        of_device, lost = run_device_cuts(options.seed, cuts, kills=cuts)
+        totals, broken = totals | of_device, broken + lost
     elif options.campaign == "abuse":
-        totals, broken = run_abuses(options.seconds)
+        totals, broken = run_abuses(options.seconds, options.abuses)
     elif options.campaign == "hostile":
-        totals, broken = run_hostile_servers(options.seed, options.count or len(MODES))
+        totals, broken = run_hostile_servers(options.seed, options.count or 0)
     elif options.campaign == "paired":
         totals, broken = compare_systems(options.seed, options.seconds, options.systems)
     else:

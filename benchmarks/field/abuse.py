@@ -15,13 +15,12 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
-import psutil
 
 from benchmarks.field.processes import ServerProcess
 from driftlab.platform.core.seeding import rng_for
@@ -108,7 +107,7 @@ class Victim:
 
     def measure(self, seconds: float) -> dict[str, float]:
         """Return the times of its requests, the number of refused ones, and the largest memory of the server."""
-        took_s, refused, peak, until_s = [], 0, 0, time.monotonic() + seconds
+        took_s, refused, peak, until_s = [], 0, 0.0, time.monotonic() + seconds
         while time.monotonic() < until_s:
             began_s = time.perf_counter()
             try:
@@ -117,19 +116,15 @@ class Victim:
                 refused += 1
             took_s.append(time.perf_counter() - began_s)
             if len(took_s) % 20 == 1:
-                peak = max(peak, self._memory())
+                peak = max(peak, self.server.memory_mb)
             time.sleep(INTERVAL_S)
         p50_s, p99_s = np.percentile(took_s, (50, 99))
-        found = {"p50_ms": p50_s * 1e3, "p99_ms": p99_s * 1e3, "refused": refused, "memory_mb": peak / 2**20}
+        found = {"p50_ms": p50_s * 1e3, "p99_ms": p99_s * 1e3, "refused": refused, "memory_mb": peak}
         return {name: round(float(value), 1) for name, value in found.items()}
 
-    def _memory(self) -> int:
-        server = psutil.Process(self.server.process.pid)
-        return sum(one.memory_info().rss for one in [server, *server.children(recursive=True)])
 
-
-def run_abuses(seconds: float) -> tuple[dict[str, object], list[str]]:
-    """Measure every abuse for some seconds; return the measurements and the violations."""
+def run_abuses(seconds: float, kinds: Sequence[str]) -> tuple[dict[str, object], list[str]]:
+    """Measure some abuses, each for some seconds; return the measurements and the violations."""
     broken, found = [], {}
     with tempfile.TemporaryDirectory(prefix="driftlab-abuse-", ignore_cleanup_errors=True) as place:
         server = ServerProcess(Path(place))
@@ -138,7 +133,7 @@ def run_abuses(seconds: float) -> tuple[dict[str, object], list[str]]:
             victim = Victim(server, other)
             ask(server.port, thief, "predict", png(512))  # starts both decoders
             victim.measure(2.0)
-            for kind in ABUSES:
+            for kind in kinds:
                 quiet = victim.measure(seconds)
                 attacker = multiprocessing.get_context("spawn").Process(target=_abuse, args=(kind, server.port, thief))
                 attacker.start()
@@ -152,7 +147,7 @@ def run_abuses(seconds: float) -> tuple[dict[str, object], list[str]]:
                     broken.append(f"{kind}: {abused['memory_mb']} MB, quiet {quiet['memory_mb']} MB")
                 print(json.dumps({"abuse": kind, "quiet": quiet, "abused": abused}), flush=True)
                 time.sleep(2.0)
-            if "Traceback" in (Path(place) / "server.log").read_text(encoding="utf-8"):
+            if "Traceback" in server.log:
                 broken.append("the server printed a traceback")
         finally:
             server.kill()

@@ -6,7 +6,7 @@ import json
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import Popen
@@ -36,6 +36,7 @@ class Disturbed:
     server: ServerProcess
     dice: random.Random
     seconds: float
+    kinds: Sequence[str] = KINDS
     done: list[str] = field(default_factory=list)
     kills: int = 0  # of the device, which then had a journal
     lost: list[str] = field(default_factory=list)  # violations at a kill
@@ -51,7 +52,7 @@ class Disturbed:
                 if time.monotonic() > until_s:
                     break
                 time.sleep(self.dice.uniform(*PAUSE_S))
-                device = self._disturb(self.dice.choice([*KINDS, *self.server.parts]), device, proxy)
+                device = self._disturb(self.dice.choice([*self.kinds, *self.server.parts]), device, proxy)
             code = device.wait(self.seconds + START_S)
         finally:
             proxy.close()
@@ -103,7 +104,7 @@ class Disturbed:
 
     def _faults(self) -> Iterator[str]:
         ticket = json.loads((self.folder / "run/field.json").read_text(encoding="utf-8"))
-        status, rounds = self._settled(ticket["id"])
+        status, rounds = settled(self.server, ticket["id"])
         run = open_run(self.folder / "run")
         yield from self.lost
         yield from prediction_faults(run, self.kills)
@@ -112,24 +113,25 @@ class Disturbed:
         late = sum(bool(report["away"]) or one["time_s"] > self.seconds - LATE_S for one in rounds)
         yield from version_faults(run, status["version"], report["version"], late)
 
-    def _settled(self, name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Return the status and the rounds as soon as the server has used every upload."""
-        client, until_s = self.server.client(), time.monotonic() + START_S
-        while True:
-            try:
-                status = client.ask_json("GET", f"/sessions/{name}")
-                rounds = client.ask_json("GET", f"/sessions/{name}/rounds")
-                if used_of(rounds) == status["uploads"] or status["fault"] or time.monotonic() > until_s:
-                    return status, rounds
-            except ServerUnavailable:
-                if time.monotonic() > until_s:
-                    raise
-            time.sleep(0.2)
-
     def _last_report(self) -> dict[str, Any]:
         lines = (self.folder / "device.log").read_text(encoding="utf-8")
         report: dict[str, Any] = json.loads(lines[lines.rindex("\n{") :] if "\n{" in lines else lines)
         return report
+
+
+def settled(server: ServerProcess, name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the status and the rounds of a session as soon as the server has used every upload."""
+    client, until_s = server.client(), time.monotonic() + START_S
+    while True:
+        try:
+            status = client.ask_json("GET", f"/sessions/{name}")
+            rounds = client.ask_json("GET", f"/sessions/{name}/rounds")
+            if used_of(rounds) == status["uploads"] or status["fault"] or time.monotonic() > until_s:
+                return status, rounds
+        except ServerUnavailable:
+            if time.monotonic() > until_s:
+                raise
+        time.sleep(0.2)
 
 
 def prediction_faults(run: Run, kills: int = 0) -> Iterator[str]:

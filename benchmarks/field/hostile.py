@@ -10,6 +10,7 @@ import http.client
 import json
 import random
 import re
+import shutil
 import sys
 import tempfile
 import threading
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from benchmarks.field.fuzz import mutated
 from benchmarks.field.processes import TOKEN, ServerProcess
 from driftlab.errors import DriftlabError, first_line
 from driftlab.platform.field.agent import Agent
@@ -128,6 +130,26 @@ MODES: dict[str, tuple[str, Change]] = {  # name: the part of the path whose rep
     "acknowledgements of random bytes": ("uploads", lambda body: b"\xff\xfe\x00"),
 }
 
+DRAWN = (
+    "weights",
+    "sessions$",
+    "updates",
+    "rounds",
+    "resync|updates",
+    "uploads|report",
+    "uploads|updates|rounds|report",
+)
+STATUSES = (204, 301, 400, 401, 404, 410, 418, 429, 500, 503)
+
+
+def drawn_mode(dice: random.Random) -> tuple[str, Change]:
+    """Draw the replies that change; most of them get other bytes, some another status."""
+
+    def change(body: bytes) -> bytes | int:
+        return dice.choice(STATUSES) if dice.random() < 0.1 else mutated(dice, body)
+
+    return dice.choice(DRAWN), change
+
 
 @dataclass
 class Hostile:
@@ -135,8 +157,9 @@ class Hostile:
 
     honest: int  # port of the honest server
     token: str
-    mode: str = ""
-    changed: int = 0  # replies, in this mode
+    path: str = ""  # part of the paths whose replies change
+    change: Change = bytes
+    changed: int = 0  # replies
     port: int = field(init=False)
 
     @contextlib.contextmanager
@@ -158,14 +181,13 @@ class Hostile:
             protocol_version = "HTTP/1.1"
 
             def _reply(self) -> None:
-                path, change = MODES[hostile.mode]
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 if self.path.partition("?")[0].endswith("/live"):  # no WebSocket: HTTP carries everything
                     self._send(404, b"")
                     return
                 status, reply = hostile.ask(self.command, self.path, body, dict(self.headers))
-                if status < 300 and re.search(path, self.path.partition("?")[0]):
-                    changed = change(reply)
+                if status < 300 and re.search(hostile.path, self.path.partition("?")[0]):
+                    changed = hostile.change(reply)
                     hostile.changed += changed != reply
                     if isinstance(changed, Endless):
                         self._send_endlessly(changed)
@@ -207,9 +229,11 @@ class Hostile:
 
 
 def play(hostile: Hostile, mode: str, folder: Path) -> list[str]:
-    """Run a device with a hostile server; return its faults."""
-    hostile.mode, hostile.changed = mode, 0
-    refused = MODES[mode][0].startswith(("weights", "sessions"))  # before the stream
+    """Run a device with a hostile server in a mode, or with the present changes; return its faults."""
+    if mode in MODES:
+        hostile.path, hostile.change = MODES[mode]
+    hostile.changed = 0
+    opening = hostile.path.startswith(("weights", "sessions"))  # replies before the stream
     faults: list[str] = []
     before, started_s = psutil.Process().memory_info().rss, time.monotonic()
     unseen = threading.excepthook
@@ -222,7 +246,7 @@ def play(hostile: Hostile, mode: str, folder: Path) -> list[str]:
             write_run(agent, directory)
             agent.seal()
     except DriftlabError as error:
-        if len(str(error)) > 1000 or not refused:
+        if len(str(error)) > 1000 or not opening:
             faults.append(f"it raised {type(error).__name__}: {first_line(error)}")
     except Exception as error:
         faults.append(f"it raised {type(error).__name__}: {first_line(error)}")
@@ -230,7 +254,7 @@ def play(hostile: Hostile, mode: str, folder: Path) -> list[str]:
         frames = len(open_run(folder).table("frames"))
         if frames != SECONDS * FPS:
             faults.append(f"it has {frames} of {SECONDS * FPS:.0f} frames")
-        if refused or (mode in ENDING and hostile.changed and not agent.traffic.failed):
+        if (mode in MODES and opening) or (mode in ENDING and hostile.changed and not agent.traffic.failed):
             faults.append("it accepted the reply")
     finally:
         threading.excepthook = unseen
@@ -242,16 +266,24 @@ def play(hostile: Hostile, mode: str, folder: Path) -> list[str]:
 
 
 def run_hostile_servers(seed: int, count: int) -> tuple[dict[str, object], list[str]]:
-    """Play all modes, then random ones, in `count` sessions; return totals and faults."""
-    dice, broken = random.Random(seed), []
-    modes = [*MODES, *(dice.choice([*MODES]) for _ in range(count - len(MODES)))][:count]
+    """Play all modes, then drawn ones until `count` replies were hostile; return totals and faults."""
+    dice, broken, sessions, replies = random.Random(seed), [], 0, 0
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="driftlab-hostile-")))
         honest = ServerProcess(place)
         stack.callback(honest.stop)
         hostile = stack.enter_context(Hostile(honest.port, TOKEN).running())
-        for number, mode in enumerate(modes):
-            found = play(hostile, mode, place / str(number))
-            broken += [f"{mode}: {fault}" for fault in found]
-            print(f"{number:4d}  {mode}: {'; '.join(found) or 'holds'}", file=sys.stderr, flush=True)
-    return {"benchmark": "hostile-servers", "seed": seed, "sessions": len(modes)}, broken
+        hostile.path = "(?!)"  # no reply: the first device imports all modules
+        play(hostile, "honest", place / "honest")
+        while sessions < len(MODES) or replies < count:
+            mode = [*MODES][sessions] if sessions < len(MODES) else f"drawn {sessions}"
+            if mode not in MODES:
+                hostile.path, hostile.change = drawn_mode(dice)
+            found = play(hostile, mode, place / str(sessions))
+            sessions, replies = sessions + 1, replies + hostile.changed
+            broken += [f"{mode} ({hostile.path}): {fault}" for fault in found]
+            print(f"{replies:4d}  {mode}: {'; '.join(found) or 'holds'}", file=sys.stderr, flush=True)
+            shutil.rmtree(place / str(sessions - 1), ignore_errors=True)
+        if "Traceback" in honest.log:
+            broken.append("the honest server printed a traceback")
+    return {"benchmark": "hostile-servers", "seed": seed, "sessions": sessions, "replies": replies}, broken

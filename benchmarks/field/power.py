@@ -10,6 +10,7 @@ import os
 import random
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,11 +58,12 @@ class RecordedDisk:
 
     folder: Path
     events: list[DiskEvent] = field(default_factory=list)
+    lock: threading.RLock = field(default_factory=threading.RLock)  # held during a change and its record
 
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Record until the block ends; the changes are made as well."""
-        originals = {name: getattr(Path, name) for name in ("open", "replace", "unlink", "mkdir")}
+        originals = {name: getattr(Path, name) for name in ("open", "replace", "rename", "unlink", "mkdir")}
         fsync = os.fsync
 
         def opened(path: Path, mode: str = "r", *args: Any, **named: Any) -> Any:
@@ -70,27 +72,35 @@ class RecordedDisk:
             return originals["open"](path, mode, *args, **named)
 
         def replaced(path: Path, target: Path) -> Any:
-            if self.folder in path.parents:
-                self.events.append(DiskEvent("replace", path, Path(target), path.read_bytes()))
-            return originals["replace"](path, target)
+            with self.lock:
+                if self.folder in path.parents:
+                    content = path.read_bytes() if path.is_file() else b""
+                    self.events.append(DiskEvent("replace", path, Path(target), content))
+                return originals["replace"](path, target)
 
         def unlinked(path: Path, missing_ok: bool = False) -> None:
-            if self.folder in path.parents:
-                self.events.append(DiskEvent("unlink", path))
-            originals["unlink"](path, missing_ok)
+            with self.lock:
+                if self.folder in path.parents:
+                    self.events.append(DiskEvent("unlink", path))
+                originals["unlink"](path, missing_ok)
 
         def made(path: Path, *args: Any, **named: Any) -> None:
-            if self.folder in path.parents and not path.exists():
-                self.events.append(DiskEvent("mkdir", path))
-            originals["mkdir"](path, *args, **named)
+            with self.lock:
+                if self.folder in path.parents and not path.exists():
+                    self.events.append(DiskEvent("mkdir", path))
+                originals["mkdir"](path, *args, **named)
 
         def synced(handle: int) -> None:
             path = Path(os.readlink(f"/proc/self/fd/{handle}"))
-            fsync(handle)
-            if path == self.folder or self.folder in path.parents:
-                self.events.append(DiskEvent("sync", path, content=b"" if path.is_dir() else path.read_bytes()))
+            with self.lock:
+                fsync(handle)
+                if path == self.folder or self.folder in path.parents:
+                    content = b"" if path.is_dir() else path.read_bytes()
+                    if path.is_file():  # another library may have opened it
+                        self.events.append(DiskEvent("append", path))
+                    self.events.append(DiskEvent("sync", path, content=content))
 
-        changed = {"open": opened, "replace": replaced, "unlink": unlinked, "mkdir": made}
+        changed = {"open": opened, "replace": replaced, "rename": replaced, "unlink": unlinked, "mkdir": made}
         with mock.patch.multiple(Path, **changed), mock.patch.object(os, "fsync", synced):
             yield
 
@@ -98,12 +108,12 @@ class RecordedDisk:
         """Record an acknowledgement of the server."""
         self.events.append(DiskEvent(kind, number=number))
 
-    def survivors(self, stop: int, dice: random.Random) -> _Disk:
-        """Return the disk after a power cut before an event."""
+    def survivors(self, stop: int, dice: random.Random | None) -> _Disk:
+        """Return the disk after a power cut before an event, or without dice after a kill."""
         disk = _Disk()
         for event in self.events[:stop]:
             disk.apply(event)
-        disk.cut(dice)
+        disk.cut(dice) if dice is not None else disk.keep()
         return disk
 
 
@@ -115,7 +125,7 @@ class _Disk:
     contents: dict[int, bytes | None] = field(default_factory=dict)
     kept_entries: dict[Path, int] = field(default_factory=dict)
     kept_contents: dict[int, bytes | None] = field(default_factory=dict)
-    waiting: list[tuple[Path, int | None]] = field(default_factory=list)  # changed entries; None: deleted
+    waiting: list[dict[Path, int | None]] = field(default_factory=list)  # changed entries; None: deleted
 
     def apply(self, event: DiskEvent) -> None:
         """Apply a change or a sync."""
@@ -123,31 +133,34 @@ class _Disk:
         if event.kind in ("write", "append", "mkdir") and path not in self.entries:
             number = len(self.contents)
             self.contents[number] = None if event.kind == "mkdir" else b""
-            self._enter(path, number)
-        elif event.kind == "replace":
+            self._enter({path: number})
+        elif event.kind == "replace" and path in self.entries:
             number = self.entries[path]
             self.contents[number] = event.content
-            self._enter(path, None)
-            self._enter(event.target, number)
+            self._enter({path: None, event.target: number})  # a file system renames completely or not at all
         elif event.kind == "unlink" and path in self.entries:
-            self._enter(path, None)
+            self._enter({path: None})
         elif event.kind == "sync" and self.contents.get(self.entries.get(path, -1), None) is not None:
             number = self.entries[path]
             self.contents[number] = self.kept_contents[number] = event.content
         elif event.kind == "sync":
-            for changed in [one for one in self.waiting if one[0].parent == path]:
-                self._keep(*changed)
-            self.waiting = [one for one in self.waiting if one[0].parent != path]
+            for changed in [one for one in self.waiting if next(iter(one)).parent == path]:
+                self._keep(changed)
+            self.waiting = [one for one in self.waiting if next(iter(one)).parent != path]
 
     def cut(self, dice: random.Random) -> None:
         """Keep a random part of everything that was not synced."""
         for changed in self.waiting:
             if dice.random() < 0.5:
-                self._keep(*changed)
+                self._keep(changed)
         for number in set(self.kept_entries.values()):
             content, kept = self.contents[number], self.kept_contents.get(number)
             if content is not None and kept != content and dice.random() < 0.8:
                 self.kept_contents[number] = content[: dice.randrange(len(content) + 1)]
+
+    def keep(self) -> None:
+        """Keep everything."""
+        self.kept_entries, self.kept_contents = dict(self.entries), dict(self.contents)
 
     def write(self, root: Path, folder: Path) -> None:
         """Write the files that were kept under `root` into a folder."""
@@ -158,19 +171,20 @@ class _Disk:
             elif here.parent.is_dir():
                 here.write_bytes(self.kept_contents.get(number) or b"")
 
-    def _enter(self, path: Path, number: int | None) -> None:
-        self.waiting.append((path, number))
-        _set(self.entries, path, number)
+    def _enter(self, changed: dict[Path, int | None]) -> None:
+        self.waiting.append(changed)
+        _set(self.entries, changed)
 
-    def _keep(self, path: Path, number: int | None) -> None:
-        _set(self.kept_entries, path, number)
+    def _keep(self, changed: dict[Path, int | None]) -> None:
+        _set(self.kept_entries, changed)
 
 
-def _set(entries: dict[Path, int], path: Path, number: int | None) -> None:
-    if number is None:
-        entries.pop(path, None)
-    else:
-        entries[path] = number
+def _set(entries: dict[Path, int], changed: dict[Path, int | None]) -> None:
+    for path, number in changed.items():
+        if number is None:
+            entries.pop(path, None)
+        else:
+            entries[path] = number
 
 
 def upload(number: int) -> bytes:

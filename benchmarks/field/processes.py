@@ -45,8 +45,7 @@ class ServerProcess:
         self.start()
 
     def start(self) -> None:
-        log = self.folder / "server.log"
-        self.process = spawned(*self.command(), log=log)
+        self.process = spawned(*self.command(), log=self.folder / "server.log")
         until_s = time.monotonic() + START_S
         while True:
             try:
@@ -54,7 +53,7 @@ class ServerProcess:
                 return
             except ServerUnavailable as error:
                 if self.process.poll() is not None or time.monotonic() > until_s:
-                    raise RuntimeError(log.read_text(encoding="utf-8")[-2000:]) from error
+                    raise RuntimeError(self.log[-2000:]) from error
                 time.sleep(0.1)
 
     def command(self) -> list[str]:
@@ -63,6 +62,17 @@ class ServerProcess:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def memory_mb(self) -> float:
+        """Return the resident memory of the server and its child processes."""
+        server = psutil.Process(self.process.pid)
+        return sum(one.memory_info().rss for one in [server, *server.children(recursive=True)]) / 2**20
+
+    @property
+    def log(self) -> str:
+        """Return everything that the server has printed."""
+        return (self.folder / "server.log").read_text(encoding="utf-8", errors="replace")
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)

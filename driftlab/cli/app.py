@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Annotated, Any
 
@@ -19,7 +19,7 @@ import typer.core
 from driftlab import __version__
 from driftlab.cli import apps, boxes, catalogue, check, demo, devices, doctor, field, new, results, run, tune
 from driftlab.cli.output import print_note, say
-from driftlab.errors import DriftlabError, RequestError
+from driftlab.errors import DriftlabError, RequestError, shortened
 from driftlab.renamed import RENAMED, name_hint
 
 FAILED = 1  # the run failed, or the comparison differs
@@ -111,6 +111,15 @@ def main() -> None:
     _end(code)
 
 
+def _check_encoding(words: Sequence[str]) -> None:
+    """Refuse an argument that is not UTF-8: no file of a run could name it."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise RequestError(f"The argument {shortened(ascii(word))} is not UTF-8. Use another name.") from None
+
+
 def _restart_in_utf8() -> None:
     """Restart this process in Python's UTF-8 mode if the locale has another encoding.
 
@@ -161,6 +170,7 @@ def _acknowledging() -> Iterator[threading.Event]:
 def _run() -> int:
     """Run the command and return its exit code; print errors of driftlab as one message."""
     try:
+        _check_encoding(sys.argv[1:])
         build_app()(prog_name="driftlab")
     except Stopped:
         return FAILED  # the caller replaces it by the code of the signal

@@ -86,7 +86,7 @@ def tune(
     if resume is not None:
         if space or equal or overrides or out:
             raise RequestError("--resume continues a search with its settings; give it alone.")
-        _resume(resume, runner, as_json)
+        _plan_in(resume, as_json) if dry_run else _resume(resume, runner, as_json)
         return
     if equal is not None:
         from driftlab.tune_spaces.catalogue import load_equal
@@ -213,6 +213,15 @@ def _plan(document: SpaceDocument, as_json: bool) -> None:
         f"{document.trials} trials by {document.searcher} out of {count or 'endlessly many'} settings, "
         f"{len(document.seeds)} seeds each; nothing was run."
     )
+
+
+def _plan_in(path: Path, as_json: bool) -> None:
+    """Print the settings of the searches in a folder, and write nothing to it."""
+    from driftlab.platform.tune.equal import searches_in
+    from driftlab.platform.tune.session import document_in
+
+    searches = searches_in(path)
+    _plan(document_in(path), as_json) if searches is None else _plan_each(searches, as_json)
 
 
 def _plan_each(searches: Searches, as_json: bool) -> None:

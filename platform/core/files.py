@@ -36,6 +36,14 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def make_folder(folder: Path) -> None:
+    """Create a folder and its parents unless they exist; their entries are on disk afterwards."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in reversed(missing):
+        sync(one.parent)
+
+
 def append_lines(file: Path, lines: Iterable[str]) -> None:
     """Append lines to a file; they are on disk afterwards."""
     with file.open("a", encoding="utf-8") as sink:

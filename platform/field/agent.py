@@ -32,6 +32,7 @@ from driftlab.platform.field.network_cache import CachedNetwork
 from driftlab.platform.field.opening import Fetched, FieldCell, load_weights, max_weight_bytes, open_on_device
 from driftlab.platform.field.profiling import with_quick_times
 from driftlab.platform.field.request import parse_session_request
+from driftlab.platform.field.rounds import payload_of
 from driftlab.platform.field.sending import (
     LocalLearner,
     Receiver,
@@ -417,8 +418,16 @@ class Agent:
             self.version = receipt.version
             app.learner.device_state = load_state(runner.streaming, app.facts, result.plan)
             self.kept.add(result, app.facts.fps)
+            if result.kind == "update" and self.kept.is_long and app.choice.runs is None:
+                self._store_network(result)
         elif result.kind == "update":
             self.traffic.resync.set()
+
+    def _store_network(self, result: ResultMessage) -> None:
+        """Replace the updates on disk by one with all weights of the newest version."""
+        with self.traffic.turn:
+            job = self.cell.runner.session.call(self.cell.app.node("application"), "pack")
+        self.kept.add(replace(result, kind="update", payload=payload_of(job)), self.cell.app.facts.fps)
 
     def _record(self, result: ResultMessage, transfer: Transfer, receipt: Applied, now_s: float) -> None:
         """Write the row of a message from the server."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from driftlab.errors import WireError
-from driftlab.platform.core.files import sync, write_atomically
+from driftlab.platform.core.files import make_folder, sync, write_atomically
 from driftlab.platform.core.records import Uploaded
 from driftlab.platform.field.state_file import dump_objects, load_objects
 from driftlab.platform.streaming.base import Sampling
@@ -45,7 +45,7 @@ class Outbox:
     def open(self, folder: Path) -> None:
         """Store uploads in a folder from now on; those of a killed device wait first."""
         self.folder = folder / FOLDER
-        self.folder.mkdir(exist_ok=True)
+        make_folder(self.folder)
         for file in sorted(self.folder.glob("[0-9]*")):
             try:
                 stored: WaitingUpload = load_objects(file.read_bytes())

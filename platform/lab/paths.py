@@ -16,7 +16,7 @@ import yaml
 
 from driftlab.errors import DataError, RequestError, as_typed
 from driftlab.platform.core.documents import read_json, read_text
-from driftlab.platform.core.files import explain_refusal, write_atomically
+from driftlab.platform.core.files import explain_refusal, make_folder, write_atomically
 
 RUNS = Path("runs")  # the default place of run folders
 SPEC, INFO, LOCK, LOG = "spec.yaml", "run.json", ".lock", "log.jsonl"
@@ -55,9 +55,9 @@ def new_run(path: Path, spec: dict[str, Any]) -> Path:
     """Write the spec of a new run into its folder; return the resolved path."""
     _refuse_filled(path)
     with _cannot_write(path):
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
         write_spec(path, spec)  # first: from here on the folder can be continued
-        (path / "tables").mkdir(exist_ok=True)
+        make_folder(path / "tables")
     return path.resolve()
 
 
@@ -87,8 +87,8 @@ def _lock_made(path: Path) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         with _cannot_write(path):
             for attempt in range(ATTEMPTS):
-                path.mkdir(parents=True, exist_ok=True)
                 try:
+                    make_folder(path)
                     held.enter_context(locked(path))
                     break
                 except FileNotFoundError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from driftlab.errors import RequestError, quoted
+from driftlab.platform.lab.network_time import COUNTED
 
 if TYPE_CHECKING:
     from driftlab.platform.lab.read import Experiment
@@ -21,7 +22,8 @@ MAX_STEPS = 10**7  # of training before the run
 MAX_PICTURE_PX = 2**22  # 2048 x 2048
 MAX_BATCH_PX = 2**24  # pixels in one training step
 CELL_BYTES, FRAME_BYTES = 150_000, 30  # on disk; the first as measured for cells of 16 frames
-DEVICE_BYTES = 5_000_000  # in memory: 1 000 devices take about 5 GiB
+DEVICE_BYTES, COPIES = 600_000, 8  # in memory, for a device; copies of its network there, at the learner and the server
+OTHER_PARAMETERS = 150_000  # of a network that is not counted in `network_time`
 PROCESS_BYTES = 500_000_000  # of Python and torch before any work
 BATCH_PX_BYTES = 600  # that training keeps for a pixel of a step
 FRAME_S, FRAME_PX_S, STEP_PX_S = (
@@ -39,6 +41,7 @@ class RunSize:
     cells: int
     devices: int  # in all cells
     fleet: int  # the most devices of one cell
+    device_bytes: float  # in memory
     frames: float
     frame_px: float  # frames x their pixels
     ticks: float
@@ -56,7 +59,7 @@ class RunSize:
 
     @property
     def memory_bytes(self) -> float:
-        return PROCESS_BYTES + self.fleet * DEVICE_BYTES + self.batch_px * BATCH_PX_BYTES
+        return PROCESS_BYTES + self.fleet * self.device_bytes + self.batch_px * BATCH_PX_BYTES
 
     @property
     def disk_bytes(self) -> float:
@@ -95,6 +98,7 @@ def size_of(experiment: Experiment) -> RunSize:
         cells=cells,
         devices=per_workload * sum(devices) * len(lengths),
         fleet=max(devices),
+        device_bytes=DEVICE_BYTES + COPIES * 4.0 * _parameters(experiment.student.network),
         frames=streams * sum(frames for frames, _ in shown),
         frame_px=streams * sum(frames * pixels for frames, pixels in shown),
         ticks=traces * sum(_ticks(part) for part in experiment.workloads),
@@ -129,6 +133,11 @@ def announcement(experiment: Experiment) -> str:
     size = size_of(experiment)
     large = size.seconds > TOLD_S or max(size.memory_bytes, size.disk_bytes) > TOLD_BYTES
     return f"A large run: {size}." if large else ""
+
+
+def _parameters(network: str) -> int:
+    """Return the number of weights of a network, without building it."""
+    return COUNTED[network][1] if network in COUNTED else OTHER_PARAMETERS
 
 
 def _ticks(workload: WorkloadPart) -> float:

@@ -161,13 +161,18 @@ def begin_search(document: SpaceDocument, out: Path | None) -> Iterator[TuneSess
 @contextmanager
 def continue_search(path: Path) -> Iterator[TuneSession]:
     """Open and lock the folder of a search that was begun before."""
+    document = document_in(path)
+    with paths.locked(path):
+        yield _session(document, path.resolve())
+
+
+def document_in(path: Path) -> SpaceDocument:
+    """Read the document of a search from its folder."""
     spec = dict(read_spec(path))
     if "space" not in spec:
         again = as_typed("driftlab", "run", "--resume", path)
         raise DataError(f"'{path}' is no search but a run: continue it with `{again}`.")
-    document = validated(spec, str(path / paths.SPEC))
-    with paths.locked(path):
-        yield _session(document, path.resolve())
+    return validated(spec, str(path / paths.SPEC))
 
 
 def _session(document: SpaceDocument, directory: Path) -> TuneSession:

@@ -47,6 +47,16 @@ def test_paths_are_encoded_in_utf8_in_every_locale(tmp_path):
     assert str(tmp_path / "rún 1") in done.stderr.decode()
 
 
+def test_an_argument_that_is_not_utf8_is_refused_before_the_work(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["driftlab", "run", "quick", "--out", "a\udcff"])
+    with pytest.raises(SystemExit) as ended:
+        front.main()
+    assert ended.value.code == 2
+    assert "'a\\udcff' is not UTF-8" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["run", "a  run", "rún's", "$HOME;ls"])
 def test_the_resume_command_is_quoted_for_a_shell(tmp_path, name: str):
     words = shlex.split(_resume_command(tmp_path / name).removeprefix("To go on: "))

@@ -24,6 +24,7 @@ from driftlab.platform.field.client import Backoff, Client, ServerUnavailable
 from driftlab.platform.field.journal import Clocks
 from driftlab.platform.field.lab import LAB
 from driftlab.platform.field.messages import FORMAT
+from driftlab.platform.field.network_cache import FOLDER, CachedNetwork
 from driftlab.platform.field.request import experiment_of, parse_session_request
 from driftlab.platform.field.sending import Receiver, Uploader
 from driftlab.platform.field.tables import write_run, write_update_rows
@@ -183,7 +184,8 @@ def test_a_camera_keeps_its_address_from_the_server(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_resumed_device_runs_its_newest_network_during_an_outage(tmp_path):
+def test_a_resumed_device_runs_its_newest_network_during_an_outage(tmp_path, monkeypatch):
+    monkeypatch.setattr(CachedNetwork, "is_long", True)  # every update is replaced by one with all weights
     with served(tmp_path / "served") as server:
         first = Agent(join(server.url, TOKEN, parse_session_request(ASKED)))
         first.begin(tmp_path)
@@ -197,6 +199,10 @@ def test_a_resumed_device_runs_its_newest_network_during_an_outage(tmp_path):
         second.begin(tmp_path)
         assert second.now() == pytest.approx(first.now(), abs=0.2)
         assert second.version >= before >= 1
+        assert len(list((tmp_path / FOLDER).glob("0*"))) == 1
+        states = [one._node._versions[-1] for one in (first, second)]
+        if states[0].number == states[1].number:  # else the first one has received another update
+            assert np.array_equal(states[0].state.vector, states[1].state.vector)
         kept = len(second.cell.runner.ledger.rows.get("frames", []))
         server.start()
         Uploader(second.traffic)._find_number()

@@ -10,6 +10,8 @@ import time
 import pytest
 from served_factory import ASKED, TOKEN, served
 
+from benchmarks.field import attacks
+from benchmarks.field.attacks import KINDS, Attacker
 from benchmarks.field.fuzz import RequestDrawing
 from benchmarks.field.proxy import Proxy
 from driftlab.platform.field.client import Client
@@ -45,6 +47,27 @@ def test_no_drawn_request_breaks_the_server(server):
     without_token = [status for drawn, status in asked if drawn.token is None]
     assert set(without_token) == {401}
     assert client.ask_json("GET", f"/sessions/{session['id']}")["fault"] == ""
+
+
+@pytest.fixture(scope="module")
+def attacker(server):
+    client = server.client()
+    thief, victim = (client.ask_json("POST", "/sessions", ASKED) for _ in range(2))
+    one = Attacker(random.Random(0), server.port, TOKEN, thief, victim)
+    yield one
+    one.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_attack_is_refused_and_others_are_served(kind, server, attacker, capfd, monkeypatch):
+    monkeypatch.setattr(attacks, "BOMB_FRAMES", 3)
+    replies = [reply for _ in range(2) for reply in attacker.attack(kind)]
+    assert [reply for reply in replies if reply.fault] == []
+    client = server.client()
+    assert client.ask_json("GET", "/healthz") == {"status": "ok"}
+    assert client.ask_json("GET", f"/sessions/{attacker.victim['id']}")["fault"] == ""
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_proxy_holds_bytes_while_it_is_cut(server):

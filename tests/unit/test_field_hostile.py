@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import random
+from functools import partial
+from types import SimpleNamespace
+
 import pytest
 from served_factory import TOKEN, served
 
-from benchmarks.field.hostile import MODES, Hostile, play
+from benchmarks.field.hostile import MODES, Hostile, drawn_mode, play
+from driftlab.cli.field import _run_device
+from driftlab.errors import RunError
+from driftlab.platform.field import tables
+from driftlab.platform.field.agent import DeviceReport
+from driftlab.platform.field.sending import Traffic
 
 QUICK = (
     "weights without an end",
@@ -29,3 +39,24 @@ def hostile(tmp_path_factory):
 def test_a_device_survives_a_hostile_server(hostile, mode, tmp_path):
     assert mode in MODES
     assert play(hostile, mode, tmp_path / "run") == []
+
+
+@pytest.mark.slow
+def test_a_device_survives_drawn_changes_of_replies(hostile, tmp_path):
+    dice = random.Random(4)
+    hostile.path, hostile.change = "uploads|updates|rounds|report", drawn_mode(dice)[1]
+    assert play(hostile, "drawn", tmp_path / "run") == []
+    assert hostile.changed > 0
+
+
+def test_the_death_of_a_thread_ends_the_program_with_its_reason(monkeypatch, tmp_path, capsys):
+    traffic = SimpleNamespace(failed="")
+    traffic.fail = partial(Traffic.fail, traffic)
+    sender = SimpleNamespace(run=lambda: {}["plan"])
+    last = DeviceReport(1.0, 4.0, None, 0.0, 0.0, 0, None, "")
+    agent = SimpleNamespace(traffic=traffic, resumed_by="", missing="", report=lambda: last, seal=lambda: None)
+    agent.begin, agent.run = lambda folder: None, lambda tell: Traffic.guard(traffic, sender)
+    monkeypatch.setattr(tables, "write_run", lambda agent, directory: None)
+    with pytest.raises(RunError, match="went on without it: SimpleNamespace failed with KeyError: 'plan'"):
+        _run_device(agent, tmp_path, True)
+    assert json.loads(capsys.readouterr().out)["time_s"] == 1.0

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import threading
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from delta_factory import change, layout
 
 from driftlab.errors import DataError, RequestError
 from driftlab.platform.core.records import Applied, Uploaded
+from driftlab.platform.field import network_cache
 from driftlab.platform.field import outbox as outbox_module
 from driftlab.platform.field.journal import HEAD, MAGIC, Clocks, Journal, read_entries
+from driftlab.platform.field.messages import ResultMessage
+from driftlab.platform.field.network_cache import CachedNetwork
 from driftlab.platform.field.outbox import Outbox, WaitingUpload
+from driftlab.platform.networks.state import NO_BUFFERS
 from driftlab.platform.sim.ledger import Account, Ledger
 from driftlab.platform.streaming.base import Sampling
+from driftlab.platform.streaming.wire import channel_mask, delta
 
 
 def journal_of(path, entries=3):
@@ -78,6 +85,61 @@ def test_a_full_disk_is_reported(tmp_path):
     journal.add(Clocks.read(0.0, None), Ledger(), Account(), {}, {})
     with pytest.raises(DataError, match="Rows cannot be written"):
         journal.run()
+
+
+LAYOUT = layout(20)
+STATE = np.random.default_rng(1).normal(0, 1, 20).astype(np.float32), NO_BUFFERS
+
+
+def result_of(number, *, alone=False, mask=b""):
+    """Return an update of 5 of 20 weights, or of all of them."""
+    payload = delta.encode(change(20, 5, number, number, None if alone else number - 1), LAYOUT, delta.Format()).data
+    return ResultMessage(number, "update", b"0", mask + payload)
+
+
+def numbers_of(folder):
+    return [result.number for result, _ in CachedNetwork(folder).results(4.0)]
+
+
+def cache_of(folder):
+    cache = CachedNetwork(fetched={"weights": bytes(1000)})
+    cache.begin(folder)
+    return cache
+
+
+def test_an_update_with_all_weights_replaces_the_older_ones(tmp_path):
+    cache = cache_of(tmp_path)
+    for number in (1, 2):
+        cache.add(result_of(number), 4.0)
+    older = {file.name: file.read_bytes() for file in (tmp_path / network_cache.FOLDER).glob("0*")}
+    cache.add(result_of(3, alone=True), 4.0)
+    cache.add(result_of(4), 4.0)
+    assert numbers_of(tmp_path) == [3, 4]
+    assert len(list((tmp_path / network_cache.FOLDER).glob("0*"))) == 2
+    (tmp_path / network_cache.FOLDER / "00000002").write_bytes(older["00000002"])  # a power cut undid its deletion
+    assert numbers_of(tmp_path) == [3, 4]
+
+
+def test_updates_that_outgrow_the_network_are_to_be_replaced(tmp_path):
+    cache, sizes = cache_of(tmp_path), []
+    while not cache.is_long:
+        cache.add(result_of(len(sizes) + 1), 4.0)
+        sizes.append(len(result_of(len(sizes) + 1).encode(4.0)))
+    assert sum(sizes[:-1]) <= 1000 < sum(sizes)
+    cache.add(replace(result_of(len(sizes)), payload=delta.encode_state(*STATE, LAYOUT, len(sizes))), 4.0)
+    assert not cache.is_long
+    (result, _) = next(iter(CachedNetwork(tmp_path).results(4.0)))
+    held = delta.apply(result.payload, np.zeros(20, np.float32), LAYOUT, base=0)
+    assert (held.version, held.vector.tolist()) == (len(sizes), STATE[0].tolist())
+
+
+def test_updates_of_a_part_of_a_network_stay(tmp_path):
+    cache = cache_of(tmp_path)
+    cache.add(result_of(1, mask=channel_mask.encode({"a": np.arange(3)}, b"")), 4.0)
+    for number in range(2, 30):
+        cache.add(result_of(number, alone=number == 9), 4.0)
+    assert not cache.is_long
+    assert numbers_of(tmp_path) == list(range(1, 30))
 
 
 def upload(time_s, size=10):

@@ -16,6 +16,7 @@ from driftlab.platform.lab.forecast import ComputeEstimates, Meter, forecast, me
 from driftlab.platform.lab.network_time import reference, time_of
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import Choice, load, parse
+from driftlab.platform.lab.size import size_of
 from driftlab.platform.networks.training import artifacts
 from driftlab.platform.sim.setting import StreamSpec
 
@@ -171,3 +172,16 @@ def test_the_pace_leaves_the_start_of_workers_out():
     pace.advanced(88.0, 80.0)
     assert pace.left_s is None
     assert pace.share == 1.0
+
+
+@pytest.mark.parametrize(
+    ("network", "stream", "devices", "measured_gb"),
+    [("tiny", "streets/running", 1000, 1.81), ("wide_classifier", "signs/seasons", 60, 1.36)],
+)
+def test_the_memory_of_a_fleet_is_that_of_its_networks(network, stream, devices, measured_gb):
+    """The measured memory is that of one process in which AMS has trained most devices."""
+    changes = {"fleets": [{"name": "many", "devices": [{"count": devices}]}], "student": {"network": network}}
+    spec = parse(
+        {**DOCUMENT, **changes, "systems": ["ams"], "workloads": [{**DOCUMENT["workloads"][0], "name": stream}]}
+    )
+    assert 0.5 < size_of(spec).memory_bytes / 1e9 / measured_gb < 2

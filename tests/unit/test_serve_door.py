@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from served_factory import FakeHub
 
+from benchmarks.field.attacks import handshake
 from driftlab.serve_apps import http_server
 from driftlab.serve_apps.guard import AccessMiddleware
 from driftlab.serve_apps.http_server import HttpServer, ServerAddress, UnknownConnections, listener_of
@@ -81,6 +82,20 @@ def test_connections_without_a_token_are_limited_and_those_with_one_stay(monkeyp
     for one in (*idle, connection):
         one.close()
     server.close()
+
+
+def test_a_refused_websocket_is_no_open_connection(monkeypatch):
+    dropped = []
+    monkeypatch.setattr(UnknownConnections, "drop", lambda self, client: dropped.append(client))
+    server = HttpServer(AccessMiddleware(app, lambda: FakeHub()), ServerAddress("127.0.0.1", 0))
+    with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
+        connection.sendall(handshake("/sessions/device/live", "wrong"))
+        assert connection.recv(100).startswith(b"HTTP/1.1 401")
+        while connection.recv(1000):
+            pass
+        client = connection.getsockname()
+    server.close()
+    assert client in dropped
 
 
 def test_the_oldest_connections_of_all_addresses_are_closed(monkeypatch):

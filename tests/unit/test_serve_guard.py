@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from fastapi import HTTPException
 from served_factory import FakeHub
+from starlette.requests import Request
 
 from driftlab.serve_apps import guard
 from driftlab.serve_apps.guard import AccessMiddleware
@@ -24,14 +25,19 @@ async def app(scope, receive, send):
     await send({"type": "http.response.body", "body": str(size).encode()})
 
 
-def ask(hub, *parts, token="owner", method="POST", path="/sessions", kind="http"):
-    """Send a request through the middleware; a number among the parts of the body is a delay in seconds."""
+def ask(hub, *parts, token="owner", method="POST", path="/sessions", kind="http", app=app):
+    """Send a request through the middleware; a number among the parts of the body is a delay in seconds.
+
+    Without parts, the client ends the connection.
+    """
     queue, sent = list(parts), []
 
     async def receive():
         while queue and not isinstance(queue[0], bytes):
             await asyncio.sleep(queue.pop(0))
-        return {"type": "http.request", "body": queue.pop(0) if queue else b"", "more_body": bool(queue)}
+        if not queue:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": queue.pop(0), "more_body": bool(queue)}
 
     async def send(message):
         sent.append(message)
@@ -84,6 +90,13 @@ def test_a_stopping_server_refuses_new_requests():
     assert ask(hub, b"", method="GET")[0]["status"] == 200
 
 
+def test_a_connection_that_ends_within_a_body_is_no_error():
+    async def reading(scope, receive, send):
+        await Request(scope, receive).body()
+
+    assert ask(FakeHub(), app=reading) == []
+
+
 def test_a_websocket_without_a_token_is_closed():
     assert ask(FakeHub(), token="wrong", kind="websocket")[0] == {
         "type": "websocket.close",
@@ -93,11 +106,28 @@ def test_a_websocket_without_a_token_is_closed():
     assert b'driftlab_replies_total{status="401"}' not in FakeHub().meters.text()
 
 
-def test_wrong_tokens_have_a_rate_that_does_not_count_for_valid_ones():
+def test_wrong_tokens_have_a_rate_that_does_not_count_for_valid_ones(monkeypatch):
+    monkeypatch.setattr(guard, "SLOW_S", 0.0)
     hub = FakeHub(wrong_tokens=1.0)
     statuses = [ask(hub, b"", token="wrong")[0]["status"] for _ in range(4)]
     assert statuses == [401, 401, 429, 429]
     assert ask(hub, b"")[0]["status"] == 200
+
+
+def test_only_some_refusals_of_many_wrong_tokens_are_delayed(monkeypatch):
+    slept = []
+
+    async def sleep(seconds):
+        slept.append(seconds)
+
+    monkeypatch.setattr(guard.asyncio, "sleep", sleep)
+    monkeypatch.setattr(guard, "MAX_SLOW", 1)
+    hub = FakeHub(wrong_tokens=1.0)
+    assert [ask(hub, b"", token=token)[0]["status"] for token in ("wrong",) * 3 + ("owner",)] == [401, 401, 429, 200]
+    assert slept == [guard.SLOW_S]
+    monkeypatch.setattr(guard, "MAX_SLOW", 0)
+    assert ask(hub, b"", token="wrong")[0]["status"] == 429
+    assert slept == [guard.SLOW_S]
 
 
 def test_an_address_has_a_rate_before_its_token_is_read():

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from driftlab.errors import DataError
-from driftlab.platform.core.files import atomic_write, sync
+from driftlab.platform.core.files import atomic_write, make_folder, sync
 from driftlab.platform.core.records import Columns, Reply, Rows
 from driftlab.platform.results.tables.columns import SCHEMA_VERSION, ordered
 from driftlab.platform.results.tables.origin import Origin, Seal, digest_of, seal_of, with_seal
@@ -239,6 +239,6 @@ def _readable(file: Path, table: str) -> pa.Table | None:
 
 def write_table(table: pa.Table, file: Path) -> None:
     """Write a file atomically and durably; the same table gives the same bytes."""
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(file.parent)
     with atomic_write(file) as draft:
         pq.write_table(table, draft, compression="zstd", compression_level=3, write_page_checksum=True)

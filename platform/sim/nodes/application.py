@@ -116,6 +116,12 @@ class AppNode:
             self._observer.renew_reference()
         return Reply(Applied(changed.version, accepted=True))
 
+    def pack(self) -> Reply:
+        """Return a self-contained update with the newest version in full precision."""
+        newest = self._versions[-1]
+        data = delta.encode_state(newest.state.vector, newest.state.buffers, self._layout, newest.number)
+        return Reply(Applied(newest.number, accepted=True), payload=data)
+
     def run_stream(
         self,
         frames: Frames,

@@ -149,6 +149,17 @@ def _header(change: Change, layout: Layout, form: Format, numbers: tuple[int, in
     return HEADER.pack(MAGIC, version_of_format, values, mask, self_contained, digest, *versions, layout.size, *lengths)
 
 
+def is_self_contained(data: bytes) -> bool:
+    """Return whether a message replaces all weights, by its header alone."""
+    return len(data) >= HEADER.size and data[: len(MAGIC)] == MAGIC and bool(HEADER.unpack_from(data)[4])
+
+
+def encode_state(vector: Vector, buffers: Buffers, layout: Layout, version: int) -> bytes:
+    """Encode all weights and buffers in full precision, as a self-contained message."""
+    change = Change(vector, vector, None, version, None, buffers_after=buffers)
+    return encode(change, layout, Format("fp32")).data
+
+
 def apply(data: bytes, vector: Vector, layout: Layout, *, base: int, buffers: Buffers = NO_BUFFERS) -> Patched:
     """Apply a message to a receiver at version `base`; refuse one that does not match."""
     message = _decode(data, layout, base, buffers)
