@@ -34,3 +34,10 @@ def test_a_shared_zoo_is_compared_where_scenes_recur_across_cameras():
     shared = {"recurring": 0.6, "alone": 0.5}
     assert word("RECL-1", scored(recl=shared, **{"recl-own": {"recurring": 0.5, "alone": 0.7}})) == "reproduced"
     assert word("RECL-1", scored(recl=shared, **{"recl-own": {"recurring": 0.7, "alone": 0.4}})) == "not reproduced"
+
+
+def test_shares_and_trials_of_the_motivation_are_compared():
+    assert word("MANY-10", scored(**{"optimum": 0.8, "uniform-learning": 0.6})) == "reproduced"
+    assert word("MANY-10", scored(**{"optimum": 0.6, "uniform-learning": 0.6})) == "not reproduced"
+    assert word("MANY-11", scored(ekya=0.5, no_custom=0.6)) == "reproduced"
+    assert word("MANY-11", scored(ekya=0.7, no_custom=0.6)) == "not reproduced"
