@@ -40,18 +40,24 @@ def test_a_cell_that_was_cut_off_is_resumed_to_the_same_tables(reference, tmp_pa
     assert differences(reference, again) == []
 
 
-ESTIMATING = {  # an application without labels, whose accuracies are estimated once; no phase is undone
+ESTIMATING = {  # two applications without labels, whose accuracies are estimated once; no phase is undone
     **LEARNING,
     "name": "estimating",
     "workloads": [
-        {**LEARNING["workloads"][0], "duration_s": 4, "height": 16, "width": 16, "apps": [{"name": "front"}]}
+        {
+            **LEARNING["workloads"][0],
+            "duration_s": 5,
+            "height": 16,
+            "width": 16,
+            "apps": [{"name": "front"}, {"name": "side"}],
+        }
     ],
     "systems": [
         {
             "name": "elasticdnn",
             "streaming": {"name": "on_device", "period_s": 3},
             "adaptation": {"name": "elasticdnn", "estimates": 1, "iterations": 2, "batch": 4, "guard": False},
-            "scaling": {"name": "surrogate", "keep_ratios": [0.8, 0.5], "stages": [0.5], "epochs": 1},
+            "scaling": {"name": "surrogate", "keep_ratios": [0.8, 0.5], "stages": [0.5], "epochs": 1, "sources": []},
             "scheduling": "elasticdnn",
         }
     ],
@@ -63,7 +69,8 @@ def test_estimates_are_the_same_after_a_resumption(tmp_path):
     first = run(ESTIMATING, out=tmp_path / "first")
     assert first.failed == ()
     rows = driftlab.open_run(first.directory).frame("estimates")
-    assert sorted(rows["chosen"]) == [False, True] and set(rows["method"]) == {"estimator"}
+    assert set(rows["app"]) == {"front", "side"} and set(rows["method"]) == {"estimator"}
+    assert rows.groupby("app")["chosen"].sum().tolist() == [1, 1]
     trained = rows[rows["chosen"]]
     assert trained["true_after"].notna().any() and trained["observed_after"].notna().any()
     again = shutil.copytree(first.directory, tmp_path / "again")
