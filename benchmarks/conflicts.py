@@ -28,10 +28,9 @@ from driftlab.platform.lab.builds import recipes_of
 from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.read import Choice, load
 from driftlab.platform.networks.architectures import build
-from driftlab.platform.networks.predict import load as load_weights
 from driftlab.platform.networks.predict import state_of
 from driftlab.platform.networks.pruning.surgery import lift
-from driftlab.platform.networks.training.artifacts import obtain
+from driftlab.platform.networks.training.artifacts import obtain_family
 from driftlab.platform.networks.training.pretrain import draw_data
 from driftlab.platform.scaling.base import Budget
 
@@ -109,22 +108,20 @@ def main() -> None:
     parser.add_argument("--seed", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--system", nargs="*", default=["follows", "usual"])
     parser.add_argument("--shifts", type=int, default=6, help="shifts of the experiment that are used")
-    parser.add_argument("--epochs", type=int, help="of a master; those of the experiment by default")
     parser.add_argument("--set", action="append", default=[], help="KEY=VALUE, as in `driftlab run`")
-    quick = ["student.pretrain_steps=2", "systems.0.scaling.sources=[]"]
-    options = options_of(parser, seed=[0], system=["follows"], shifts=2, epochs=0, set=quick)
+    quick = ["student.pretrain_steps=2", "systems.0.scaling.sources=[]", "systems.0.scaling.epochs=0"]
+    options = options_of(parser, seed=[0], system=["follows"], shifts=2, set=quick)
     for system in options.system:
         found: dict[bool, list[dict[str, float]]] = {True: [], False: []}
         for seed in options.seed:
             spec = load(EXPERIMENT, [f"seeds=[{seed}]", *options.set], Choice(systems=(system,)))
             (recipe,), (cell,) = recipes_of(spec).values(), cells_of(spec)
             scaling, network = recipe.scaling.make(), recipe.network
-            scaling = scaling if options.epochs is None else replace(scaling, epochs=options.epochs)
             adaptation = replace(cell.system.adaptation.make(), guard=False)
             trainer = Trainer(scaling, adaptation, draw_data(network))
-            model = build(network.network, network.classes, seed=0, size=(network.height, network.width)).eval()
-            load_weights(model, obtain(network))
-            master = scaling.build(model, trainer.data)
+            size = network.height, network.width
+            model = build(network.network, network.classes, seed=0, size=size).eval()
+            master = scaling.restore(model, obtain_family(recipe), size)
             shifts = spec.workloads[0].params["shifts"][: options.shifts]
             phase = cache(partial(trainer.phase, master))
             for similar, first, second in pairs_of(list(shifts)):

@@ -122,3 +122,5 @@ def test_a_phase_costs_its_layers_and_the_update_of_the_master(tmp_path: Path):
     stages = {row["stage"]: row for row in found.table("stages").to_pylist()}
     assert list(stages) == ["load", "generate", "retrain", "complete", "update"]
     assert stages["retrain"]["memory_bytes"] == phase["memory_bytes"]
+    kept = [row["kept"].split() for row in found.table("channels").to_pylist() if row["domain"] == 0]
+    assert [len(one) for one in kept] == list(CUT)
