@@ -21,6 +21,7 @@ def widths(network: str) -> list[int]:
     return [len(one) for name, one in build(network, 10, seed=0).named_parameters() if one.dim() == 4]
 
 
+@pytest.mark.slow
 def test_six_mixes_have_rivals_with_what_they_need_and_ours_without_labels():
     spec = load("elasticdnn-apps")
     mixes = [tuple(app.name for app in part.apps) for part in spec.workloads]
@@ -39,6 +40,7 @@ def test_six_mixes_have_rivals_with_what_they_need_and_ours_without_labels():
     assert len(sizes) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["small", "paper"])
 def test_the_stated_time_of_several_applications_is_the_estimate(size, monkeypatch):
     monkeypatch.setattr(forecast, "slowness", lambda: 1.0)
