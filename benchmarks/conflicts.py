@@ -75,7 +75,7 @@ class Trainer:
 
 
 def compare(first: Update, second: Update) -> dict[str, float]:
-    """Return what two updates have in common; NaN where there is nothing to compare."""
+    """Return the values of a line for two updates; NaN where there is nothing to compare."""
     both, rows = first.kept & second.kept, first.kept.any(axis=1) & second.kept.any(axis=1)
     ours, theirs = first.change * both, second.change * both
     learned = ours.any(axis=1) & theirs.any(axis=1)
@@ -96,7 +96,7 @@ def _acute(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def pairs_of(shifts: list[str]) -> Iterator[tuple[bool, Domain, Domain]]:
-    """List pairs of consecutive domains: both severities of each shift in both orders, and each shift with the next."""
+    """List consecutive domains: both severities of a shift in both orders, and each shift with the next."""
     for shift, (first, second) in itertools.product(shifts, (SEVERITIES, SEVERITIES[::-1])):
         yield True, Domain(shift, first), Domain(shift, second)
     for (first, second), severity in itertools.product(zip(shifts, [*shifts[1:], shifts[0]], strict=True), SEVERITIES):

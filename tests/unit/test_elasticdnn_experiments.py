@@ -1,4 +1,4 @@
-"""The experiments that repeat ElasticDNN's sections with several applications, and with masters of several sizes."""
+"""ElasticDNN's experiments with several applications, and with masters of several sizes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def widths(network: str) -> list[int]:
 
 
 @pytest.mark.slow
-def test_six_mixes_have_rivals_with_what_they_need_and_ours_without_labels():
+def test_six_mixes_compare_taught_schedulers_with_unlabelled_ones():
     spec = load("elasticdnn-apps")
     mixes = [tuple(app.name for app in part.apps) for part in spec.workloads]
     assert len(set(mixes)) == 6 and {len(mix) for mix in mixes} == {2, 3, 4}

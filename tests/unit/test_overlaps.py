@@ -148,7 +148,7 @@ def test_gates_are_compared_with_each_control(claim, gain, result):
     assert found.result == result
 
 
-def test_the_controls_need_their_systems():
+def test_a_missing_control_is_named():
     tables = Made(SPEC, runs=[run_row("usual", seed, "digits") for seed in SEEDS])
     tables._results[domains.stretches, (), ()] = pd.DataFrame(columns=["workload", "system", "seed", "after"])
     assert "'usual'" in judge(every_claim()["E-31"], measure_claim(every_claim()["E-31"], tables)).note
