@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from _shared import options_of, report
+from _updates import Update, compare
 
 from driftlab.datasets.domains.orders import Domain
 from driftlab.datasets.domains.shifts import shifted
@@ -36,14 +37,6 @@ from driftlab.platform.scaling.base import Budget
 
 EXPERIMENT, SAMPLES, SEVERITIES = "elasticdnn-gates", 100, (2, 4)
 ONLY = Budget(variant=0)
-
-
-@dataclass(frozen=True, eq=False)
-class Update:
-    """The last gated layer after a phase: its change, and the weights that the surrogate had."""
-
-    change: np.ndarray  # [filter, weight]
-    kept: np.ndarray  # likewise
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,27 +65,6 @@ class Trainer:
             for each in (changes, {name: torch.ones_like(changes[name])})
         )
         return self.scaling.absorb(cut, surrogate), Update(change, kept > 0)
-
-
-def compare(first: Update, second: Update) -> dict[str, float]:
-    """Return the values of a line for two updates; NaN where there is nothing to compare."""
-    both, rows = first.kept & second.kept, first.kept.any(axis=1) & second.kept.any(axis=1)
-    ours, theirs = first.change * both, second.change * both
-    learned = ours.any(axis=1) & theirs.any(axis=1)
-    ours, theirs = ours[learned], theirs[learned]
-    sizes = [np.abs(one.change)[which] for one, which in ((first, both), (second, both), (second, second.kept & ~both))]
-    before, after, others = (float(one.mean()) if one.size else np.nan for one in sizes)
-    return {
-        "joint": float(rows.sum() / first.kept.any(axis=1).sum()),
-        "acute": _acute(ours, theirs),
-        "by_chance": _acute(ours, np.roll(theirs, 1, axis=0)) if len(ours) > 1 else np.nan,
-        "later": after / before if before else np.nan,
-        "others": after / others if others else np.nan,
-    }
-
-
-def _acute(ours: np.ndarray, theirs: np.ndarray) -> float:
-    return float(((ours * theirs).sum(axis=1) > 0).mean()) if len(ours) else np.nan
 
 
 def pairs_of(shifts: list[str]) -> Iterator[tuple[bool, Domain, Domain]]:

@@ -13,6 +13,7 @@ import pytest
 from figures_factory import hidden, panel_of, show, texts
 from tables_factory import Made, run_row
 
+from benchmarks._updates import Update, compare
 from driftlab.platform.core.documents import read_yaml
 from driftlab.platform.results.claims.base import every_claim, judge, measure_claim
 from driftlab.platform.results.figures import overlaps as figure
@@ -152,3 +153,14 @@ def test_a_missing_control_is_named():
     tables = Made(SPEC, runs=[run_row("usual", seed, "digits") for seed in SEEDS])
     tables._results[domains.stretches, (), ()] = pd.DataFrame(columns=["workload", "system", "seed", "after"])
     assert "'usual'" in judge(every_claim()["E-31"], measure_claim(every_claim()["E-31"], tables)).note
+
+
+def test_updates_of_joint_filters_are_compared_by_size_and_angle():
+    """Both domains keep filters 1 and 2; filter 1 is changed alike, filter 2 the other way round."""
+    kept = np.ones((4, 2), dtype=bool)
+    first = Update(np.array([[8.0, 8], [1, 0], [0, 1], [0, 0]]), kept & [[True], [True], [True], [False]])
+    second = Update(np.array([[0.0, 0], [2, 1], [1, -2], [4, 4]]), kept & [[False], [True], [True], [True]])
+    expected = {"joint": 2 / 3, "acute": 1 / 2, "by_chance": 1.0, "later": 1.5 / 0.5, "others": 1.5 / 4}
+    assert compare(first, second) == pytest.approx(expected)
+    apart = compare(Update(first.change, kept & [[True], [False], [False], [False]]), second)
+    assert apart["joint"] == 0 and np.isnan([apart[name] for name in ("acute", "by_chance", "later")]).all()
