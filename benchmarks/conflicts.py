@@ -4,7 +4,8 @@ It prints one JSON line for each master of `elasticdnn-gates`, for similar domai
 dissimilar ones. Counted are the weights of the last gated layer. `joint` is the share of its filters that both domains
 keep. `acute` is the share of filters whose two updates form an acute angle, over the filters that both domains train;
 `by_chance` is this share if each filter is compared with the next one. `later` is the mean change of joint weights in
-the second domain over that in the first; `others` is that of joint weights over that of other weights in the second.
+the second domain over that in the first; `others` is that of joint weights over that of other weights in the second. A
+value is null where there is nothing to compare.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ def main() -> None:
                 after, one = phase(first)
                 found[similar].append(compare(one, trainer.phase(after, second)[1]))
         for similar, rows in found.items():
-            means = {name: round(float(np.nanmean([row[name] for row in rows])), 3) for name in rows[0]}
+            known = {name: [row[name] for row in rows if np.isfinite(row[name])] for name in rows[0]}
+            means = {name: round(float(np.mean(values)), 3) if values else None for name, values in known.items()}
             domains = "similar" if similar else "dissimilar"
             report({"benchmark": "conflicts", "system": system, "domains": domains, "pairs": len(rows), **means})
 
