@@ -2,9 +2,10 @@
 
 The benchmark prints a JSON line per family and rule. `RUN` is the folder of a run whose table `variants` has the
 networks, such as one of adascale-loads; without it the networks are invented. Sessions are replayed without networks
-(`scaling/replay.py`). Each line has means over loads and seeds, and the differences from AdaScale's rule on the same
-networks with their 95 % intervals over seeds. `+exits` are rules whose frames leave a path where the next stage would
-be late; `@10Hz` rules have ten readings per second in place of two.
+(`scaling/replay.py`). Each line has means over loads and seeds, and the 95 % intervals over seeds of the differences
+from another rule on the same networks: AdaScale's (`own`), or that of `--against`. `+exits` are rules whose frames
+leave a path where the next stage would be late; `@10Hz` rules have ten readings per second in place of two. `per frame`
+chooses at each capture, `per stage` also at each exit of the frame.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from driftlab.platform.results import stats
 from driftlab.platform.results.tables.read import Tables, open_run
 from driftlab.platform.scaling import choosers
 from driftlab.platform.scaling.adascale import AdaScale
-from driftlab.platform.scaling.replay import LoadSession, RuleOutcome, best_per_frame, replay
+from driftlab.platform.scaling.replay import LoadSession, RuleOutcome, best_per_frame, replay, replay_per_frame
 from driftlab.platform.world import load
 
 LOADS = ({"preset": "user"}, {"preset": "random"}, {"preset": "cold_start"}, {"preset": "user", "noise": 0.1})
 RULES = ("own", "prefer", "fastest", "clairvoyant", "expected")
+PER_FRAME = ("per frame", "per stage")
 ORACLE = "oracle per frame"
 INVENTED = tuple(
     Variant(".".join(["base"] * stage), accuracy, 10_000 * stage, 0.08 * stage, 0.01 * stage, test_accuracy=accuracy)
@@ -55,6 +57,8 @@ def families(folder: Path | None) -> Iterator[tuple[str, list[Variant]]]:
 def outcome(rule: str, networks: list[Variant], session: LoadSession) -> RuleOutcome:
     if rule == ORACLE:
         return best_per_frame(networks, session)
+    if rule in PER_FRAME:
+        return replay_per_frame(networks, session, revises=rule == PER_FRAME[1])
     name, _, hz = rule.partition("@")
     name, plus, _ = name.partition("+")
     if hz:
@@ -81,17 +85,20 @@ def main() -> None:
     parser.add_argument("run", type=Path, nargs="?")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--goal", type=float, default=0.37, help="deadline in seconds")
+    parser.add_argument("--against", default="own", help="rule from which differences are taken")
     options = options_of(parser, seeds=2)
     for family, networks in families(options.run):
         exits = any("." in one.name for one in networks)
         leaving = ("prefer+exits", "expected+exits", "prefer+exits@10Hz") if exits else ()
-        rules = [*RULES, "own@10Hz", "expected@10Hz", *leaving, ORACLE]
-        usual = measure(networks, "own", options.goal, options.seeds)
+        rules = [*RULES, "own@10Hz", "expected@10Hz", *leaving, *(PER_FRAME if exits else PER_FRAME[:1]), ORACLE]
+        usual = measure(networks, options.against, options.goal, options.seeds)
         for rule in rules:
             own = measure(networks, rule, options.goal, options.seeds)
             line = {name: round(float(values.mean()), 2) for name, values in own.items()}
-            gains = {f"{name}_beside_own": _interval(own[name] - usual[name]) for name in own}
-            report({"benchmark": "choosers", "family": family, "rule": rule, **line, **gains})
+            gains = {f"{name}_beside": _interval(own[name] - usual[name]) for name in own}
+            report(
+                {"benchmark": "choosers", "family": family, "rule": rule, **line, "against": options.against, **gains}
+            )
 
 
 def _interval(values: np.ndarray) -> list[float]:
