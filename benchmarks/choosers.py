@@ -3,9 +3,9 @@
 The benchmark prints a JSON line per family and rule. `RUN` is the folder of a run whose table `variants` has the
 networks, such as one of adascale-loads; without it the networks are invented. Sessions are replayed without networks
 (`scaling/replay.py`). Each line has means over loads and seeds, and the 95 % intervals over seeds of the differences
-from another rule on the same networks: AdaScale's (`own`), or that of `--against`. `+exits` are rules whose frames
-leave a path where the next stage would be late; `@10Hz` rules have ten readings per second in place of two. `per frame`
-chooses at each capture, `per stage` also at each exit of the frame.
+from AdaScale's rule (`own`), that of Once-for-all (`prefer`) and two bounds on the same networks. `+exits` are rules
+whose frames leave a path where the next stage would be late; `@10Hz` rules have ten readings per second in place of
+two. `per frame` chooses at each capture, `per stage` also at each exit of the frame.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ LOADS = ({"preset": "user"}, {"preset": "random"}, {"preset": "cold_start"}, {"p
 RULES = ("own", "prefer", "fastest", "clairvoyant", "expected")
 PER_FRAME = ("per frame", "per stage")
 ORACLE = "oracle per frame"
+REFERENCES = ("own", "prefer", "clairvoyant", ORACLE)
 INVENTED = tuple(
     Variant(".".join(["base"] * stage), accuracy, 10_000 * stage, 0.08 * stage, 0.01 * stage, test_accuracy=accuracy)
     for stage, accuracy in enumerate((0.6, 0.7, 0.76, 0.8), 1)
@@ -43,11 +44,11 @@ def families(folder: Path | None) -> Iterator[tuple[str, list[Variant]]]:
         yield "invented", list(INVENTED)
         return
     tables = Tables(open_run(folder))
-    rows = tables.frame("variants").merge(tables.frame("runs")[["cell", "system", "scaling"]], on="cell")
-    for scaling, own in rows.groupby("scaling"):
+    rows = tables.frame("variants").merge(tables.frame("runs")[["cell", "scaling", "workload"]], on="cell")
+    for (scaling, workload), own in rows.groupby(["scaling", "workload"]):
         one = own[own["cell"] == own["cell"].min()].sort_values("variant")
         if len(one) > 1:
-            yield str(scaling), [
+            yield f"{scaling} on {workload}", [
                 Variant(row.network, row.val_accuracy, row.memory_bytes, row.latency_ms / 1e3, row.energy_j,
                         test_accuracy=row.accuracy)
                 for row in one.itertuples()
@@ -80,32 +81,31 @@ def measure(networks: list[Variant], rule: str, goal_s: float, seeds: int) -> di
     return dict(zip(("right", "late", "accuracy"), 100 * np.array(found).mean(axis=1).T, strict=True))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", type=Path, nargs="?")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--goal", type=float, default=0.37, help="deadline in seconds")
-    parser.add_argument("--against", default="own", help="rule from which differences are taken")
-    options = options_of(parser, seeds=2)
-    for family, networks in families(options.run):
-        exits = any("." in one.name for one in networks)
-        leaving = ("prefer+exits", "expected+exits", "prefer+exits@10Hz") if exits else ()
-        rules = [*RULES, "own@10Hz", "expected@10Hz", *leaving, *(PER_FRAME if exits else PER_FRAME[:1]), ORACLE]
-        usual = measure(networks, options.against, options.goal, options.seeds)
-        for rule in rules:
-            own = measure(networks, rule, options.goal, options.seeds)
-            line = {name: round(float(values.mean()), 2) for name, values in own.items()}
-            gains = {f"{name}_beside": _interval(own[name] - usual[name]) for name in own}
-            report(
-                {"benchmark": "choosers", "family": family, "rule": rule, **line, "against": options.against, **gains}
-            )
-
-
 def _interval(values: np.ndarray) -> list[float]:
     """Return the ends of the 95 % interval of a mean."""
     found = stats.mean(values.tolist())
     assert found is not None, "there are no seeds"
     return [round(float(found.low), 2), round(float(found.high), 2)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path, nargs="?")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--goal", type=float, default=0.37, help="deadline in seconds")
+    options = options_of(parser, seeds=2)
+    for family, networks in families(options.run):
+        exits = any("." in one.name for one in networks)
+        leaving = ("prefer+exits", "expected+exits", "prefer+exits@10Hz") if exits else ()
+        rules = [*RULES, "own@10Hz", "expected@10Hz", *leaving, *(PER_FRAME if exits else PER_FRAME[:1]), ORACLE]
+        found = {rule: measure(networks, rule, options.goal, options.seeds) for rule in rules}
+        for rule, own in found.items():
+            line = {name: round(float(values.mean()), 2) for name, values in own.items()}
+            beside = {
+                other: {name: _interval(own[name] - found[other][name]) for name in own}
+                for other in REFERENCES if other != rule
+            }  # fmt: skip
+            report({"benchmark": "choosers", "family": family, "rule": rule, **line, "beside": beside})
 
 
 if __name__ == "__main__":
