@@ -1,9 +1,9 @@
-"""Time the choices of AdaScale and its rivals among the same paths; prints a JSON line for each method.
+"""Time the choices of AdaScale and other methods among the same paths.
 
 `RUN` is the folder of a run whose table `variants` has paths, such as one of adascale-loads; without it the paths are
-invented. Every method chooses at the readings of one drawn load. The first choice includes what a method prepares once,
-as AdaDeep its policy. Of all later choices there are the median and the longest, which has a search; `beside_adascale`
-is the ratio of the medians.
+invented. The benchmark prints a JSON line for each method. Every method chooses at the readings of one drawn load. The
+first choice includes a policy or a list that is computed once. Of all later choices there are the median and the
+longest, which has a search; `over_adascale` is the ratio of the medians.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def main() -> None:
         usual = usual or median(later_s)
         times_s = {"first": first_s, "later": median(later_s), "longest": max(later_s)}
         line = {f"{name}_ms": round(1e3 * time_s, 3) for name, time_s in times_s.items()}
-        beside = round(median(later_s) / usual, 2)
-        report({"benchmark": "choices", "method": method, "networks": len(networks), **line, "beside_adascale": beside})
+        report({"benchmark": "choices", "method": method, "networks": len(networks), **line,
+                "over_adascale": round(median(later_s) / usual, 2)})  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -101,11 +101,11 @@ def main() -> None:
         found = {rule: measure(networks, rule, options.goal, options.seeds) for rule in rules}
         for rule, own in found.items():
             line = {name: round(float(values.mean()), 2) for name, values in own.items()}
-            beside = {
+            differences = {
                 other: {name: _interval(own[name] - found[other][name]) for name in own}
                 for other in REFERENCES if other != rule
             }  # fmt: skip
-            report({"benchmark": "choosers", "family": family, "rule": rule, **line, "beside": beside})
+            report({"benchmark": "choosers", "family": family, "rule": rule, **line, "against": differences})
 
 
 if __name__ == "__main__":

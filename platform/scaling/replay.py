@@ -112,7 +112,7 @@ def replay_per_frame(networks: Sequence[Variant], session: LoadSession, *, revis
 def _outcome(
     session: LoadSession, choose: Callable[[float], Variant], run: Callable[[Variant, float], tuple[Variant, float]]
 ) -> RuleOutcome:
-    """Return the outcome of a choice at each capture, and of a run that returns the path taken and its time."""
+    """Return the outcome of choices at captures; a run returns its path and its time."""
     free_s = right = accuracy = 0.0
     late, frames = 0, math.ceil(session.duration_s * session.fps)
     for frame in range(frames):

@@ -137,7 +137,7 @@ def test_a_frame_leaves_at_the_exit_that_is_in_time():
 
 
 def test_a_frame_chooses_again_at_each_exit():
-    """A slow start allows only the first stage; its time shows that the load has ended, or that it has begun."""
+    """The time of the first stage shows whether the load has ended or begun."""
     paths = [Variant("a", 0.6, 1, 0.05), Variant("a.b", 0.7, 1, 0.12), Variant("a.c", 0.8, 1, 0.17)]
     for steps, whole, revised in (
         ((load.LoadStep(0.0, 0.9), load.LoadStep(0.1, 0.0)), 0.6, 0.8),
@@ -150,7 +150,10 @@ def test_a_frame_chooses_again_at_each_exit():
 
 
 def test_choices_per_stage_are_closest_to_the_best_network_of_each_frame():
-    """Each part counts: choosing at the capture beats choosing at a reading, and choosing again beats both."""
+    """A choice at the capture beats one at a reading.
+
+    A frame that chooses again at each exit beats both.
+    """
     paths = [
         Variant(".".join((*["base"] * stage, operator)), 0.45 + 0.1 * stage + gain, 1, 0.06 * stage + cost)
         for stage in range(4) for operator, gain, cost in (("svd", 0.0, 0.02), ("base", 0.1, 0.06))
