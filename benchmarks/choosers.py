@@ -70,13 +70,17 @@ def outcome(rule: str, networks: list[Variant], session: LoadSession) -> RuleOut
     )
 
 
-def measure(networks: list[Variant], rule: str, goal_s: float, seeds: int) -> dict[str, np.ndarray]:
+def measure(
+    networks: list[Variant], rule: str, goal_s: float, seeds: int, duration_s: float = 60.0
+) -> dict[str, np.ndarray]:
     """Return each measure by seed, as means over the loads."""
     found = []
     for seed in range(seeds):
         rngs = [np.random.default_rng([seed, number]) for number in range(len(LOADS))]
-        drawn = [load.draw(load.from_mapping(one), 62.0, rng) for one, rng in zip(LOADS, rngs, strict=True)]
-        own = [outcome(rule, networks, LoadSession(one, goal_s)) for one in drawn if one is not None]
+        drawn = [load.draw(load.from_mapping(one), duration_s + 2, rng) for one, rng in zip(LOADS, rngs, strict=True)]
+        own = [
+            outcome(rule, networks, LoadSession(one, goal_s, duration_s=duration_s)) for one in drawn if one is not None
+        ]
         found.append([[one.right, one.late, one.accuracy] for one in own])
     return dict(zip(("right", "late", "accuracy"), 100 * np.array(found).mean(axis=1).T, strict=True))
 
@@ -93,12 +97,13 @@ def main() -> None:
     parser.add_argument("run", type=Path, nargs="?")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--goal", type=float, default=0.37, help="deadline in seconds")
-    options = options_of(parser, seeds=2)
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration of a session")
+    options = options_of(parser, seeds=2, seconds=4.0)
     for family, networks in families(options.run):
         exits = any("." in one.name for one in networks)
         leaving = ("prefer+exits", "expected+exits", "prefer+exits@10Hz") if exits else ()
         rules = [*RULES, "own@10Hz", "expected@10Hz", *leaving, *(PER_FRAME if exits else PER_FRAME[:1]), ORACLE]
-        found = {rule: measure(networks, rule, options.goal, options.seeds) for rule in rules}
+        found = {rule: measure(networks, rule, options.goal, options.seeds, options.seconds) for rule in rules}
         for rule, own in found.items():
             line = {name: round(float(values.mean()), 2) for name, values in own.items()}
             differences = {
