@@ -14,7 +14,7 @@ from driftlab.platform.scaling import choosers
 from driftlab.platform.scaling.adascale import AdaScale
 from driftlab.platform.scaling.base import Budget, Chooser
 from driftlab.platform.scaling.once_for_all import OnceForAll
-from driftlab.platform.scaling.replay import LoadSession, RuleOutcome, best_per_frame, replay
+from driftlab.platform.scaling.replay import LoadSession, RuleOutcome, best_per_frame, replay, replay_per_frame
 from driftlab.platform.scaling.usnet import UsNet
 from driftlab.platform.world import load
 
@@ -134,3 +134,38 @@ def test_a_frame_leaves_at_the_exit_that_is_in_time():
     leaving = replay(lambda *_: (2, None), paths, session, leaves=True)
     assert (whole.right, whole.late) == (0.0, 1.0)
     assert (leaving.right, leaving.late) == (0.6, 0.0)
+
+
+def test_a_frame_chooses_again_at_each_exit():
+    """The time of the first stage shows whether the load has ended or begun."""
+    paths = [Variant("a", 0.6, 1, 0.05), Variant("a.b", 0.7, 1, 0.12), Variant("a.c", 0.8, 1, 0.17)]
+    for steps, whole, revised in (
+        ((load.LoadStep(0.0, 0.9), load.LoadStep(0.1, 0.0)), 0.6, 0.8),
+        ((load.LoadStep(0.0, 0.0), load.LoadStep(0.02, 0.83)), 0.0, 0.7),
+        ((load.LoadStep(0.0, 0.0), load.LoadStep(0.02, 0.95)), 0.0, 0.6),
+    ):
+        session = LoadSession(load.Load("changing", steps), 0.5, 1.0, 1.0)
+        assert replay_per_frame(paths, session).right == whole
+        assert replay_per_frame(paths, session, revises=True).right == revised
+
+
+def test_choices_per_stage_are_closest_to_the_best_network_of_each_frame():
+    """A choice at the capture beats one at a reading.
+
+    A frame that chooses again at each exit beats both.
+    """
+    paths = [
+        Variant(".".join((*["base"] * stage, operator)), 0.45 + 0.1 * stage + gain, 1, 0.06 * stage + cost)
+        for stage in range(4) for operator, gain, cost in (("svd", 0.0, 0.02), ("base", 0.1, 0.06))
+    ]  # fmt: skip
+    found = []
+    for seed in range(3):
+        drawn = load.draw(load.find("user"), 32.0, np.random.default_rng(seed))
+        assert drawn is not None
+        session = LoadSession(drawn, GOAL_S, FPS, 30.0)
+        rule = partial(choosers.select, AdaScale(chooser="prefer"))
+        rules = (replay(rule, paths, session), replay_per_frame(paths, session),
+                 replay_per_frame(paths, session, revises=True), best_per_frame(paths, session))  # fmt: skip
+        found.append([one.right for one in rules])
+    by_reading, per_frame, per_stage, best = np.mean(found, axis=0)
+    assert by_reading < per_frame < per_stage <= best
