@@ -207,6 +207,7 @@ def updated_application_script() -> Script:
             watched(2),
             ("apply", (first, 4.1)),
             ("apply", (second, 4.1)),
+            ("pack", ()),
             ("predict_images", (frames(4, 5).images,)),
             ("switch", (0,)),
             ("begin_at", (40,)),

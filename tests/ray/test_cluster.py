@@ -188,9 +188,9 @@ def lose_one(cluster, held):
     try:
         wait_until(lambda: ray.is_initialized() and len(alive()) == 3 and len(list(held.parent.glob("began-*"))) == 3)
         next(process for process in monitor.children() if process.name() == "raylet").kill()
+        wait_until(lambda: len(alive()) == 2)
     finally:
         held.unlink()
-    wait_until(lambda: len(alive()) == 2)
 
 
 @pytest.mark.slow

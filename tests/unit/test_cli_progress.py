@@ -121,6 +121,7 @@ def test_a_run_reports_the_training_of_its_network(tmp_path, monkeypatch):
 
 
 def test_a_notebook_shows_the_progress_of_a_run(monkeypatch):
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
     assert getattr(driftlab.run, "keywords", {}) == {}
     monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
     assert isinstance(driftlab.run.keywords["progress"], NotebookBar)

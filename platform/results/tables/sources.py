@@ -40,8 +40,10 @@ def code_digest(parts: Sequence[str] = CELLS, package: Path = PACKAGE) -> str:
     return _hash_of(_files(parts, package), package)
 
 
-def cells_digest(experiment: str, size: str | None, package: Path = PACKAGE) -> str:
-    """Hash the code that cells of an experiment can import."""
+def cells_digest(experiment: str, size: str | None, package: Path = PACKAGE) -> str | None:
+    """Hash the code that cells of an experiment can import; None if there is no file of the experiment."""
+    if not (package / EXPERIMENTS / f"{experiment}.yaml").is_file():
+        return None
     return _hash_of(cells_code(experiment, size, package), package)
 
 
@@ -82,12 +84,14 @@ def _methods(words: set[str], package: Path) -> list[Path]:
 
 def _imported(files: Iterable[Path], package: Path) -> set[Path]:
     """Return these files and all that they import, directly or not; a module's name in a string is an import."""
-    found, todo = set(), list(files)
+    found, todo, modules = set(), list(files), set[str]()
     while todo:
         file = todo.pop()
         if file not in found:
             found.add(file)
-            todo += [one for module in _modules_in(read_text(file)) for one in _files_of(module, package)]
+            named = _modules_in(read_text(file)) - modules
+            modules |= named
+            todo += [one for module in named for one in _files_of(module, package)]
     return found
 
 
