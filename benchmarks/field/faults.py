@@ -69,8 +69,10 @@ class Disturbed:
         elif kind == "device" and (self.folder / "run/field.json").exists() and device.poll() is None:
             device.send_signal(signal.SIGKILL)
             device.wait()
-            self._check_journal(time.time())
+            killed_s = time.time()
+            self._check_journal(killed_s)
             device = self._device("--resume", str(self.folder / "run"))
+            self._wait_for_rows(device, killed_s)
         elif kind == "cut":
             seconds = self.dice.uniform(*CUT_S)
             proxy.cut(seconds)
@@ -87,6 +89,15 @@ class Disturbed:
             age = "no" if not entries else f"{killed_s - entries[-1].clocks.wall_s:.1f} s old"
             self.lost.append(f"{age} rows on disk at a kill")
         self.kills += 1
+
+    def _wait_for_rows(self, device: Popen[str], since_s: float) -> None:
+        """Wait until a resumed device has rows on disk: the next kill then meets one that is recording."""
+        journal, until_s = self.folder / "run" / FILE, time.monotonic() + START_S
+        while device.poll() is None and max((one.clocks.wall_s for one in read_entries(journal)), default=0) < since_s:
+            if time.monotonic() > until_s:
+                self.lost.append(f"no rows on disk {START_S:g} s after a restart")
+                return
+            time.sleep(0.2)
 
     def _device(self, *words: str) -> Popen[str]:
         system = ["--system", "ams", "--pretrain-steps", "2", "--seconds", f"{self.seconds:g}"]

@@ -111,7 +111,7 @@ MODES: dict[str, tuple[str, Change]] = {  # name: the part of the path whose rep
     "a plan that is not a number": ("updates", _result(plan=b"[NaN,0.5,false,[],0]")),
     "a plan of strings": ("updates", _result(plan=b'["a","b","c","d","e"]')),
     "a plan out of range": ("updates", _result(plan=b"[100,1e9,false,[],0]")),
-    "a deep plan": ("updates", _result(plan=b"[" * 50_000)),
+    "a deep plan": ("updates", _result(plan=b"[" * 255)),  # the longest one that a message can have
     "a torn result": ("updates", _torn),
     "a result of an unknown kind": ("updates", lambda body: body[:5] + b"\xff" + body[6:]),
     "an update of random bytes": ("updates", _result(payload=bytes(range(256)) * 4)),
@@ -160,6 +160,7 @@ class Hostile:
     path: str = ""  # part of the paths whose replies change
     change: Change = bytes
     changed: int = 0  # replies
+    failed: list[str] = field(default_factory=list)  # changes that could not be made
     port: int = field(init=False)
 
     @contextlib.contextmanager
@@ -187,8 +188,7 @@ class Hostile:
                     return
                 status, reply = hostile.ask(self.command, self.path, body, dict(self.headers))
                 if status < 300 and re.search(hostile.path, self.path.partition("?")[0]):
-                    changed = hostile.change(reply)
-                    hostile.changed += changed != reply
+                    changed = hostile.changed_reply(reply)
                     if isinstance(changed, Endless):
                         self._send_endlessly(changed)
                         return
@@ -216,6 +216,16 @@ class Hostile:
 
         return Handler
 
+    def changed_reply(self, reply: bytes) -> bytes | Endless | int:
+        """Return what the device receives instead of an honest reply."""
+        try:
+            changed = self.change(reply)
+        except Exception as error:  # a fault of this program: the thread of a request would only print it
+            self.failed.append(f"the change raised {type(error).__name__}: {error}")
+            return reply
+        self.changed += changed != reply
+        return changed
+
     def ask(self, method: str, path: str, body: bytes, head: dict[str, str]) -> tuple[int, bytes]:
         """Return the honest reply."""
         line = http.client.HTTPConnection("127.0.0.1", self.honest, timeout=60)
@@ -232,7 +242,7 @@ def play(hostile: Hostile, mode: str, folder: Path) -> list[str]:
     """Run a device with a hostile server in a mode, or with the present changes; return its faults."""
     if mode in MODES:
         hostile.path, hostile.change = MODES[mode]
-    hostile.changed = 0
+    hostile.changed, hostile.failed = 0, []
     opening = hostile.path.startswith(("weights", "sessions"))  # replies before the stream
     faults: list[str] = []
     before, started_s = psutil.Process().memory_info().rss, time.monotonic()
@@ -262,12 +272,13 @@ def play(hostile: Hostile, mode: str, folder: Path) -> list[str]:
         faults.append(f"it took {time.monotonic() - started_s:.0f} s")
     if (grown := (psutil.Process().memory_info().rss - before) / 2**20) > GROWTH_MB:
         faults.append(f"its process grew by {grown:.0f} MB")
-    return faults
+    return faults + hostile.failed
 
 
 def run_hostile_servers(seed: int, count: int) -> tuple[dict[str, object], list[str]]:
     """Play all modes, then drawn ones until `count` replies were hostile; return totals and faults."""
-    dice, broken, sessions, replies = random.Random(seed), [], 0, 0
+    dice, broken, sessions, replies = random.Random(seed), list[str](), 0, 0
+    unchanged: list[str] = []  # modes whose replies a device did not ask for, as on a busy computer
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="driftlab-hostile-")))
         honest = ServerProcess(place)
@@ -282,8 +293,11 @@ def run_hostile_servers(seed: int, count: int) -> tuple[dict[str, object], list[
             found = play(hostile, mode, place / str(sessions))
             sessions, replies = sessions + 1, replies + hostile.changed
             broken += [f"{mode} ({hostile.path}): {fault}" for fault in found]
-            print(f"{replies:4d}  {mode}: {'; '.join(found) or 'holds'}", file=sys.stderr, flush=True)
+            outcome = "; ".join(found) or ("holds" if hostile.changed else "no reply was changed")
+            unchanged += [mode] if mode in MODES and not hostile.changed else []
+            print(f"{replies:4d}  {mode}: {outcome}", file=sys.stderr, flush=True)
             shutil.rmtree(place / str(sessions - 1), ignore_errors=True)
         if "Traceback" in honest.log:
             broken.append("the honest server printed a traceback")
-    return {"benchmark": "hostile-servers", "seed": seed, "sessions": sessions, "replies": replies}, broken
+    totals = {"benchmark": "hostile-servers", "seed": seed, "sessions": sessions, "replies": replies}
+    return {**totals, "unchanged": unchanged}, broken
