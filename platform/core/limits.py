@@ -89,7 +89,7 @@ class _Watch:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._numbers = itertools.count()
-        self._calls: dict[int, tuple[float, int]] = {}  # until when, and in which thread
+        self._calls: dict[int, tuple[float, threading.Thread]] = {}  # until when, and in which thread
         self._sleeps_until = float("inf")
         threading.Thread(target=self._run, name="time limits", daemon=True).start()
 
@@ -100,7 +100,7 @@ class _Watch:
     def begin(self, number: int, until: float) -> None:
         """Watch a call of this thread."""
         with self._lock:
-            self._calls[number] = (until, threading.get_ident())
+            self._calls[number] = (until, threading.current_thread())
             if until < self._sleeps_until:
                 self._changed.notify()
 
@@ -116,9 +116,10 @@ class _Watch:
                 for number, (until, thread) in list(self._calls.items()):
                     if until <= now:
                         del self._calls[number]
-                        ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                            ctypes.c_ulong(thread), ctypes.py_object(TookTooLong)
-                        )
+                        if thread.is_alive():  # another thread may have the number of an ended one
+                            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(TookTooLong)
+                            )
                 self._sleeps_until = min((until for until, _ in self._calls.values()), default=float("inf"))
                 wait_s = None if self._sleeps_until == float("inf") else max(0.0, self._sleeps_until - now)
                 self._changed.wait(wait_s)

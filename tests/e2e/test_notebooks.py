@@ -122,8 +122,9 @@ def test_a_notebook_finds_its_run_from_the_root_and_from_its_folder(path, opened
     def stop(folder):
         raise StopIteration(Path(folder))
 
-    monkeypatch.setattr(driftlab, "open_run", stop, raising=False)
-    monkeypatch.setattr(driftlab, "run", lambda *_: SimpleNamespace(directory=made["run"]), raising=False)
+    # As items, since the package makes these names when they are read, and the undoing would leave them as attributes.
+    monkeypatch.setitem(vars(driftlab), "open_run", stop)
+    monkeypatch.setitem(vars(driftlab), "run", lambda *_: SimpleNamespace(directory=made["run"]))
     cells = path.read_text(encoding="utf-8").split("# %%\n")[1:]
     code = "\n".join(cell.partition("# %%")[0] for cell in cells)
     with pytest.raises(StopIteration) as opened:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import threading
 import time
 
 import pytest
 
 from driftlab.errors import RunError
+from driftlab.platform.core import limits
 from driftlab.platform.core.limits import TookTooLong, limited, time_limit
 from driftlab.platform.core.registry import Member
 from driftlab.platform.lab.seal import run
@@ -173,3 +175,24 @@ def test_a_forked_process_has_a_separate_watchdog():
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     assert found[0] and os.waitstatus_to_exitcode(found[1]) == 0
+
+
+def test_a_thread_with_the_number_of_an_ended_one_is_not_interrupted():
+    watch, raised = limits._watch(), list[bool]()
+    first = threading.Thread(target=lambda: watch.begin(watch.number(), time.monotonic() + 0.1))
+    first.start()
+    first.join()
+
+    def wait() -> None:
+        try:
+            for _ in range(30):
+                time.sleep(0.01)
+        except TookTooLong:
+            raised.append(True)
+
+    second = threading.Thread(target=wait)
+    second.start()
+    second.join()
+    if second.ident != first.ident:
+        pytest.skip("the second thread has another number")
+    assert raised == []
