@@ -217,7 +217,7 @@ class Hostile:
         return Handler
 
     def changed_reply(self, reply: bytes) -> bytes | Endless | int:
-        """Return what the device receives instead of an honest reply."""
+        """Return the reply that the device receives instead of an honest one."""
         try:
             changed = self.change(reply)
         except Exception as error:  # a fault of this program: the thread of a request would only print it
@@ -278,7 +278,7 @@ def play(hostile: Hostile, mode: str, folder: Path) -> list[str]:
 def run_hostile_servers(seed: int, count: int) -> tuple[dict[str, object], list[str]]:
     """Play all modes, then drawn ones until `count` replies were hostile; return totals and faults."""
     dice, broken, sessions, replies = random.Random(seed), list[str](), 0, 0
-    unchanged: list[str] = []  # modes whose replies a device did not ask for, as on a busy computer
+    unchanged: list[str] = []  # modes without a changed reply, as on a busy computer
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="driftlab-hostile-")))
         honest = ServerProcess(place)
