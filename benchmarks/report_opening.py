@@ -6,19 +6,24 @@ python benchmarks/report_opening.py REPORT.html [REPORT.html …]
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from _shared import options_of, report
-from playwright.sync_api import Browser, sync_playwright
 
-CHROMIUM = "/usr/bin/chromium"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "factories"))
+
+from browser import CHROMIUM, chromium
+
 REPEATS = 5
 EMPTY = "data:text/html,<title>empty</title>"
 
 
-def seconds(browser: Browser, address: str) -> float:
+def seconds(browser: Any, address: str) -> float:
     """Return the median time until a new page is loaded and its clip, if there is one, has a picture."""
     times = []
     for _ in range(REPEATS):
@@ -36,8 +41,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("reports", nargs="*", type=Path)
     options = options_of(parser)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    if not os.access(CHROMIUM, os.X_OK):
+        sys.exit(f"Chromium is needed, and {CHROMIUM} does not exist: install it, or put `chromium` on the PATH.")
+    with chromium() as browser:
         empty_s = seconds(browser, EMPTY)
         report({"benchmark": "report_opening", "report": None, "s": empty_s})
         for path in options.reports:
@@ -45,7 +51,6 @@ def main() -> None:
             size_mb = path.stat().st_size / 1e6
             line = {"report": str(path), "s": report_s, "ratio": report_s / empty_s, "mb": size_mb}
             report({"benchmark": "report_opening", **line})
-        browser.close()
 
 
 if __name__ == "__main__":

@@ -13,11 +13,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from browser import needs_chromium
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "benchmarks"
 NAMES = sorted(file.stem for file in FOLDER.glob("[a-z]*.py"))
 APART = {"devices", "messages", "startup", "workers"}  # each starts Ray in a separate process
+BROWSED = "report_opening"
+HERE = [*sorted(set(NAMES) - APART - {BROWSED}), pytest.param(BROWSED, marks=needs_chromium)]
 
 
 def numbers(value):
@@ -39,7 +42,7 @@ def check(printed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(set(NAMES) - APART))
+@pytest.mark.parametrize("name", HERE)
 def test_it_runs_in_one_process(name, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [f"{name}.py", "--quick"])
     monkeypatch.setenv("DRIFTLAB_CACHE", os.environ["DRIFTLAB_CACHE"])  # one of them sets it
