@@ -6,10 +6,12 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Literal
 
 import typer
@@ -161,7 +163,8 @@ def torchvision() -> Finding:
     fix = "install the torchvision that was released with this torch"
     without = "its models (DeepLabV3) are unavailable, everything else works"
     try:
-        state = _torchvision.state()
+        with _late_compiler():
+            state = _torchvision.state()
     except BROKEN as error:
         return Finding("torchvision", "note", f"cannot be imported ({first_line(error)}): {without}", fix)
     if state == "absent":
@@ -171,6 +174,21 @@ def torchvision() -> Finding:
         text = f"{version}: its compiled library does not load with this torch; driftlab defines the missing operators"
         return Finding("torchvision", "note", text, "none needed: driftlab reads images with Pillow, OpenCV and PyAV")
     return Finding("torchvision", "ok", version)
+
+
+@contextmanager
+def _late_compiler() -> Iterator[None]:
+    """Let torchvision import torch's compiler, which takes three seconds, when it calls its only function of it."""
+    names = ("torch._dynamo", "torch._dynamo.utils")
+    stand_ins = {name: ModuleType(name) for name in names if name not in sys.modules}
+    for one in stand_ins.values():
+        one.__dict__["is_compile_supported"] = lambda device: import_module(names[1]).is_compile_supported(device)
+    sys.modules.update(stand_ins)
+    try:
+        yield
+    finally:
+        for name in stand_ins:
+            del sys.modules[name]
 
 
 def ray() -> Finding:
