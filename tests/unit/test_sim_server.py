@@ -107,11 +107,11 @@ class TestSharedZoo:
             return SampleDescription(0.4, self.HERE if entered else self.THERE, Passes((8,)))
 
         def recalled(node: Any, now: float, margin: float, numbers: Any, *stored: Any) -> RecallResult:
-            """Find the networks of camera A better in its scene, and no other one."""
+            """Find the oldest network of camera A better in its scene, and no other one."""
             pairs = dict(zip(numbers, stored, strict=True))
             entered = node.name == "device-0" or loops[0].now_s > 60
             good = [number for number, job in pairs.items() if job.node.name == "device-0" and entered]
-            return RecallResult(0.7 if good else now, good[0] if good else None, Passes((8,) * len(pairs)))
+            return RecallResult(0.7 if good else now, min(good, default=None), Passes((8,) * len(pairs)))
 
         session = FakeSession(describe_samples=described, recall_expert=recalled)
         loops.append(session)
