@@ -36,7 +36,9 @@ FILES = {
     "platform/streaming/rates.py": "x = 1",
     "platform/streaming/just_in_time.py": "x = 1",
     "platform/streaming/local.py": "x = 1",
-    "platform/results/relations/b.py": "y = 1",
+    "platform/results/relations/scores.py": "from driftlab.platform.results.relations.base import x",
+    "platform/results/relations/base.py": "x = 1",
+    "platform/results/relations/rates.py": "y = 1",
     "platform/lab/sets.yaml": "workloads: {all: [{name: streets/dance}], none: []}",
     "platform/lab/experiments/other.yaml": "{seeds: [0], sizes: {full: {seeds: [0, 1]}, small: {seeds: [0]}}}",
     EXPERIMENT: "{extends: other, size: full, window_s: 5, workloads: [{set: all}], systems: [ams]}",
@@ -56,7 +58,7 @@ def recorded(package: Path) -> dict[str, Any]:
     now = Digests(package)
     spec = now.spec("ams-table1", "full")
     code = now.cells("ams-table1", "full")
-    return {**LINE, "code_digest": code, "measure_digest": now.measure, "spec_digest": spec}
+    return {**LINE, "code_digest": code, "measure_digest": now.measure("scores.received"), "spec_digest": spec}
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,10 @@ def recorded(package: Path) -> dict[str, Any]:
         ("platform/streaming/local.py", "x = 2", "other code since"),
         ("platform/streaming/rates.py", "x = 2", "other code since"),
         ("platform/streaming/just_in_time.py", "x = 2", ""),
-        ("platform/results/relations/b.py", "y = 2", "other measures since"),
+        ("platform/results/relations/scores.py", "y = 2", "other measures since"),
+        ("platform/results/relations/base.py", "x = 2", "other measures since"),
+        ("platform/results/relations/rates.py", "y = 2", ""),
+        ("platform/results/tables/a.py", "x = 1", "other measures since"),
         (
             EXPERIMENT,
             "{extends: other, size: full, window_s: 6, workloads: [{set: all}], systems: [ams]}",
@@ -109,12 +114,13 @@ def test_the_current_code_has_a_separate_digest():
         len(
             {
                 now.cells("ams-table1", None),
-                now.measure,
+                now.measure("scores.received"),
+                now.measure("rates.slow_from"),
                 now.spec("ams-table1", "small"),
                 now.spec("ams-table1", "full"),
             }
         )
-        == 4
+        == 5
     )
     assert now.spec("no-such-experiment", None) is None
 

@@ -12,7 +12,7 @@ from typing import Any
 from driftlab.errors import DataError, RequestError
 from driftlab.platform.results.claims.base import Claim, Verdict
 from driftlab.platform.results.tables.read import Run
-from driftlab.platform.results.tables.sources import MEASURES, PACKAGE, cells_digest, code_digest, experiment_digest
+from driftlab.platform.results.tables.sources import PACKAGE, cells_digest, experiment_digest, measure_digest
 
 LEDGER = PACKAGE.parent / "evidence" / "ledger.jsonl"  # in a checkout; a wheel holds none
 Line = Mapping[str, Any]
@@ -24,7 +24,7 @@ class Digests:
 
     def __init__(self, package: Path = PACKAGE) -> None:
         self.cells = cache(lambda experiment, size: cells_digest(experiment, size, package))
-        self.measure = code_digest(MEASURES, package)
+        self.measure = cache(lambda relation: measure_digest(relation, package))
         self.spec = cache(lambda experiment, size: experiment_digest(experiment, size, package))
 
 
@@ -38,12 +38,15 @@ def lines_of(run: Run, verdicts: Iterable[Verdict], digests: Digests) -> list[Li
         "seeds": seeds,
         "commit": info.get("git_commit"),
         "code_digest": info.get("cells_digest") if info.get("code_digest") else None,  # None: other code continued it
-        "measure_digest": digests.measure,
         "spec_digest": digests.spec(experiment, size),
         "machine": _machine(info),
         "seconds": _seconds(run),
     }
-    return [{**shared, **_of_verdict(verdict, seeds)} for verdict in verdicts if verdict.measured]
+    return [
+        {**shared, "measure_digest": digests.measure(one.claim.of["relation"]), **_of_verdict(one, seeds)}
+        for one in verdicts
+        if one.measured
+    ]
 
 
 def _of_verdict(verdict: Verdict, seeds: Sequence[int]) -> Line:
@@ -147,7 +150,7 @@ def stale(line: Line, claim: Claim, digests: Digests) -> str:
     now = {
         "experiment": digests.spec(line["experiment"], line["size"]),
         "code": digests.cells(line["experiment"], line["size"]),
-        "measures": digests.measure,
+        "measures": digests.measure(claim.of["relation"]),
     }
     changed = [name for name in now if then[name] != now[name]]
     claim_fields = {"words": claim.sentence, "paper": claim.paper, "unit": claim.unit, "rule": claim.rule}

@@ -23,12 +23,8 @@ CELLS = (  # imported by cells; `lab` makes their settings from a request
     "platform/sim",
     "platform/lab",
 )
-MEASURES = (
-    "platform/results/tables",
-    "platform/results/relations",
-    "platform/results/stats.py",
-    "platform/results/claims/statistics.py",
-)
+MEASURES = ("platform/results/tables", "platform/results/stats.py", "platform/results/claims/statistics.py")
+RELATIONS = "platform/results/relations"
 START = ("platform/sim", "platform/lab/read.py", "platform/lab/cells.py", "platform/lab/builds.py")  # imports the rest
 EXPERIMENTS, SETS = "platform/lab/experiments", "platform/lab/sets.yaml"
 FROM = re.compile(r"^\s*from (driftlab[\w.]*) import ([^\n(]+|\([^)]*\))", re.MULTILINE)
@@ -53,6 +49,13 @@ def cells_code(experiment: str, size: str | None, package: Path = PACKAGE) -> li
     words |= {member.name for name in words & SYSTEMS.keys() for member in SYSTEMS[name].members}
     used, cells = _imported([*_files(START, package), *_methods(words, package)], package), _files(CELLS, package)
     return [file for file in cells if file in used]
+
+
+def measure_digest(relation: str, package: Path = PACKAGE) -> str:
+    """Hash the code that measures a claim by a relation, such as `scores.received`, without other relations."""
+    used = _imported([package / RELATIONS / f"{relation.partition('.')[0]}.py"], package)
+    relations = [file for file in _files([RELATIONS], package) if file in used]
+    return _hash_of([*_files(MEASURES, package), *relations], package)
 
 
 def _files(parts: Sequence[str], package: Path) -> list[Path]:
