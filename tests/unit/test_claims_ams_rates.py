@@ -97,6 +97,11 @@ class TestRates:
     def test_less_than_one_step_is_no_growth(self):
         assert word("AMS-18", self.slowing(*[[10, 10, 10, 11]] * 3)) == "not reproduced"
 
+    def test_a_first_buffer_that_takes_longer_to_encode_is_no_longer_interval(self):
+        still = self.slowing(*[[10.04, 10.01, 12, 14]] * 3)
+        assert "from 20 s on" in measured(ask("AMS-18", still)).note
+        assert rates.slow_from(still)["value"].tolist() == pytest.approx([20.05] * 3)
+
     def slowing(self, *gaps_s: list[float]) -> Tables:
         """Show a still scene under every seed, with these times between uploads."""
         return self.tables(*(self.stream("ams", "interview", gaps_s[seed], [0.1] * 4, seed) for seed in SEEDS))

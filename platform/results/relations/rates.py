@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 HZ = "frames/s"
 HALF = "half"  # the student of half the width
+LONGER_S = 0.5  # by which a lengthened interval exceeds the usual one at least: encoding takes tens of milliseconds
 USUAL = {"streaming": "ams", "streaming.interval_s": 10.0, "streaming.min_fps": 0.1, "streaming.max_fps": 1.0}
 
 
@@ -125,7 +126,7 @@ def growth_on_still_scenes(tables: Tables) -> pd.DataFrame:
         return no_rows()
     usual_s = slot(tables, "ams", "streaming")["interval_s"]
     last = buffers.groupby(["seed", *STREAM])["gap_s"].last() - usual_s
-    slow = buffers[buffers["gap_s"] > usual_s + 1e-6].groupby(STREAM)["start_s"].min()
+    slow = buffers[buffers["gap_s"] > usual_s + LONGER_S].groupby(STREAM)["start_s"].min()
     note = f"in {len(slow)} of {len(last)} streams" + (f", from {slow.mean():.0f} s on" if len(slow) else "")
     return value_rows(last, note)
 
@@ -136,7 +137,7 @@ def slow_from(tables: Tables) -> pd.DataFrame:
     buffers = buffers[(buffers["system"] == "ams") & buffers["static_scene"].eq(True)]
     if buffers.empty:
         return no_rows()
-    longer = buffers[buffers["gap_s"] > slot(tables, "ams", "streaming")["interval_s"] + 1e-6]
+    longer = buffers[buffers["gap_s"] > slot(tables, "ams", "streaming")["interval_s"] + LONGER_S]
     return value_rows(longer.groupby(["seed", *STREAM])["start_s"].min())
 
 
