@@ -18,8 +18,7 @@ from driftlab.serve_apps.sessions import SessionRegistry
 from driftlab.serve_apps.tokens import TOKEN_REQUIRED, token_of
 
 BODY_TIMEOUT_S = 30.0  # for the whole body
-SLOW_S, MAX_SLOW = 1.0, 200  # delay of refusals above the rate of wrong tokens; as many of them at the same time
-TOO_MANY = "too many requests without a token"
+SLOW_S, MAX_SLOW = 1.0, 200  # delay of refusals above a limit; as many of them at the same time
 RETRY_AFTER = {"Retry-After": "2"}
 CLOSE = {"Connection": "close"}  # the client of a refused token must connect again
 SECURITY_HEADERS = {
@@ -47,8 +46,7 @@ class AccessMiddleware:
         refused = self._refused(connection)
         if refused is None:
             accept_connection(scope)
-        elif refused[1] == TOO_MANY:
-            await self._slow_down()
+        send = self._slowing(send)
         if scope["type"] == "websocket":
             await (self.app(scope, receive, send) if refused is None else deny(scope, receive, send, *refused))
             return
@@ -67,13 +65,11 @@ class AccessMiddleware:
     def _refused(self, connection: HTTPConnection) -> tuple[int, str, dict[str, str]] | None:
         """Return status, reason and headers of a refusal; None for a valid connection."""
         hub, address = self.hub(), connection.client.host if connection.client else ""
-        if not hub.address_rates.allow(address):
-            return 429, f"more than {hub.limits.address_rate:g} requests per second", RETRY_AFTER | CLOSE
         token = token_of(connection)
         session = connection.scope[SESSION] = hub.session_of(token)
         if session is None and not hub.is_owner(token) and not _opens_session(connection, hub, token):
             if not hub.wrong_tokens.allow(address):
-                return 429, TOO_MANY, RETRY_AFTER | CLOSE
+                return 429, "too many requests without a token", RETRY_AFTER | CLOSE
             return 401, "the token is wrong" if token else "give a token", TOKEN_REQUIRED | CLOSE
         if not hub.rates.allow(token):
             return 429, f"more than {hub.limits.rate_limit:g} requests per second", RETRY_AFTER
@@ -83,14 +79,22 @@ class AccessMiddleware:
             return 503, "the server is stopping", RETRY_AFTER
         return None
 
-    async def _slow_down(self) -> None:
-        """Delay a refusal: clients that wait for it then send few requests, and this takes no processor time."""
-        if self._slow < MAX_SLOW:
-            self._slow += 1
-            try:
-                await asyncio.sleep(SLOW_S)
-            finally:
-                self._slow -= 1
+    def _slowing(self, send: Send) -> Send:
+        """Return a `send` that delays refusals above a limit.
+
+        Clients that wait for them then send few requests, and this takes no processor time.
+        """
+
+        async def slowed(message: Message) -> None:
+            if message.get("status") == 429 and self._slow < MAX_SLOW:
+                self._slow += 1
+                try:
+                    await asyncio.sleep(SLOW_S)
+                finally:
+                    self._slow -= 1
+            await send(message)
+
+        return slowed
 
     def _limited(self, receive: Receive, read: Callable[[int], None]) -> Receive:
         """Return a `receive` that raises for a long or slow body; messages after the body are unchecked."""

@@ -25,8 +25,10 @@ MAX_CONNECTIONS = 4000
 MAX_UNKNOWN, MAX_UNKNOWN_OF_ADDRESS = 1000, 100  # connections that have not sent a valid token yet
 MAX_SOCKET_BYTES, MAX_SOCKET_QUEUE = 8 * 2**20, 1  # of a message on a WebSocket; messages that wait to be read
 ACCEPT = "driftlab.accept"  # ASGI extension: a function that marks the connection as that of a valid token
+BACKLOG, ACCEPTED = 512, 16  # connections that wait to be accepted; most of them accepted before other work is done
 PORT_TIMEOUT_S, PORT_INTERVAL_S = 15.0, 0.05  # for a previous process to release the port; between attempts
 START_TIMEOUT_S = 30.0
+REFUSED_S = 1.0  # that a connection stays open, unread, after such headers: its client then opens few others
 HEAD_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
@@ -64,6 +66,7 @@ class HttpServer:
             proxy_headers=False,
             server_header=False,
             limit_concurrency=MAX_CONNECTIONS,
+            backlog=ACCEPTED,  # asyncio accepts as many at once
             **tls,
         )
         self._server = uvicorn.Server(config)
@@ -72,6 +75,7 @@ class HttpServer:
         until_s = time.monotonic() + START_TIMEOUT_S
         while not self._server.started and self.thread.is_alive() and time.monotonic() < until_s:
             time.sleep(0.01)
+        listener.listen(BACKLOG)  # asyncio has lowered it
 
     def close(self) -> None:
         """Close the port and every connection."""
@@ -127,6 +131,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     _timer: asyncio.TimerHandle | None = None
     _head_bytes = 0
+    _refused = False
 
     def __init__(self, unknown: UnknownConnections, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -149,18 +154,21 @@ class LimitedProtocol(HttpToolsProtocol):
         self._await_headers()
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if len(self.headers) == MAX_HEADERS:
+            self._stop_parsing()
+        super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         self._stop_waiting()
         self._head_bytes = 0
-        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-        if size > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:
-            self._refuse_head()
-            raise ValueError("the parser must stop here")
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
+            self._stop_parsing()
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse an invalid request, unless the connection is closing already."""
-        if not self.transport.is_closing():
+        """Refuse an invalid request, unless it was refused or the connection is closing already."""
+        if not self._refused and not self.transport.is_closing():
             super().send_400_response(msg)
 
     def handle_websocket_upgrade(self) -> None:
@@ -180,10 +188,16 @@ class LimitedProtocol(HttpToolsProtocol):
         self._unknown.drop(self.client)
         super().connection_lost(exc)
 
+    def _stop_parsing(self) -> None:
+        self._refuse_head()
+        raise ValueError("the parser must stop here")
+
     def _refuse_head(self) -> None:
-        if not self.transport.is_closing():
+        if not self._refused and not self.transport.is_closing():
+            self._refused = True
             self.transport.write(HEAD_TOO_LARGE)
-            self.transport.close()
+            self.transport.pause_reading()
+            self.loop.call_later(REFUSED_S, self.transport.close)
 
     def _await_headers(self) -> None:
         if self._timer is None:
@@ -200,7 +214,7 @@ def listener_of(where: ServerAddress) -> socket.socket:
     until_s = time.monotonic() + PORT_TIMEOUT_S
     while True:
         try:
-            return socket.create_server((where.host, where.port), backlog=512)
+            return socket.create_server((where.host, where.port), backlog=BACKLOG)
         except OSError:
             if time.monotonic() > until_s:
                 raise

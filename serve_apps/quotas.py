@@ -27,11 +27,11 @@ class Limits:
     body_bytes: int = 32 * 2**20
     image_bytes: int = 4 * 2**20
     rate_limit: float = 200.0  # requests per second of one token
-    address_rate: float = 2000.0  # requests per second of one address, with any token
     wrong_tokens: float = 10.0  # requests per second of one address without a valid token
     openings: float = 0.5  # sessions per second that are opened with the enrolment token
     processor_share: float = 1.0  # processor seconds per second that predictions of one session use
     decoded_bytes: float = 128 * 2**20  # bytes per second of decoded images and frames of one session
+    received_bytes: float = 32 * 2**20  # bytes per second of bodies of one session
     resyncs: float = 0.1  # requests per second of one session for all weights
     requests: int = 64  # of one session at the same time
     pending_bytes: int = 64 * 2**20  # of bodies and waiting uploads of one session
@@ -80,6 +80,7 @@ class SessionQuotas:
         self._limits = limits
         self._processor = TokenBuckets(limits.processor_share, burst_s=10.0)
         self._decoded = TokenBuckets(limits.decoded_bytes, burst_s=4.0)
+        self._received = TokenBuckets(limits.received_bytes, burst_s=4.0)
         self._resyncs = TokenBuckets(limits.resyncs, burst_s=60.0)
         self._requests: Counter[str] = Counter()
         self._pending: Counter[str] = Counter()
@@ -102,6 +103,8 @@ class SessionQuotas:
             self._pending[session] += count
             if self._pending[session] > self._limits.pending_bytes:
                 raise QuotaExceeded(f"the session has more than {self._limits.pending_bytes} bytes in requests")
+            if not self._received.allow(session, count):
+                raise QuotaExceeded(f"the session sends more than {self._limits.received_bytes:g} bytes per second")
 
         with _counted(self._requests, session, self._limits.requests, "requests at the same time"):
             try:

@@ -123,7 +123,7 @@ class SessionRegistry:
         self.devices: dict[str, DeviceFacts] = {}  # by the id of the session
         self.opening, self.draining = 0, False
         self.meters, self.quotas = ServerMetrics(self), SessionQuotas(self.limits)
-        self.rates, self.address_rates = TokenBuckets(self.limits.rate_limit), TokenBuckets(self.limits.address_rate)
+        self.rates = TokenBuckets(self.limits.rate_limit)
         self.wrong_tokens = TokenBuckets(self.limits.wrong_tokens)
         self.openings = TokenBuckets(self.limits.openings, burst_s=self.limits.max_sessions / self.limits.openings)
         self._lock = threading.Lock()

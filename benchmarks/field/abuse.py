@@ -87,7 +87,11 @@ ABUSES: Mapping[str, Callable[[int, Mapping[str, Any]], object]] = {
 
 
 def _abuse(kind: str, port: int, opened: Mapping[str, Any]) -> None:
-    """Repeat an abuse from many threads until this process is killed."""
+    """Repeat an abuse from many threads until this process is killed.
+
+    It stands for another computer, so it takes only the processor time that the server and its device leave.
+    """
+    os.nice(19)
 
     def repeat() -> None:
         while True:

@@ -25,10 +25,7 @@ class FakeHub:
     def __init__(self, **limits):
         self.limits, self.draining, self.sessions = Limits(**limits), False, {}
         self.rates, self.meters = TokenBuckets(self.limits.rate_limit), ServerMetrics(self)
-        self.address_rates, self.wrong_tokens = (
-            TokenBuckets(self.limits.address_rate),
-            TokenBuckets(self.limits.wrong_tokens),
-        )
+        self.wrong_tokens = TokenBuckets(self.limits.wrong_tokens)
         self.quotas = SessionQuotas(self.limits)
 
     def is_owner(self, token):

@@ -58,7 +58,8 @@ def test_missing_headers_close_the_connection(monkeypatch, port, sent):
         b"POST / HTTP/1.1\r\nContent-Length: 5\r\nLong: " + b"x" * 40_000 + b"\r\n\r\n12345",
     ],
 )
-def test_long_heads_are_refused_before_their_end(port, sent):
+def test_long_heads_are_refused_before_their_end(monkeypatch, port, sent):
+    monkeypatch.setattr(http_server, "REFUSED_S", 0.05)
     with socket.create_connection(("127.0.0.1", port), 5) as connection:
         received = b""
         with contextlib.suppress(ConnectionError):  # the server closes the connection before it has read all
@@ -67,6 +68,24 @@ def test_long_heads_are_refused_before_their_end(port, sent):
                 received += part
         assert received in (http_server.HEAD_TOO_LARGE, b"")
     assert request_status(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) == 204
+
+
+def test_no_header_above_the_limit_is_parsed_and_the_rest_is_not_read(monkeypatch, port):
+    parsed, on_header = [], http_server.LimitedProtocol.on_header
+    monkeypatch.setattr(
+        http_server.LimitedProtocol,
+        "on_header",
+        lambda self, *header: parsed.append(header) or on_header(self, *header),
+    )
+    monkeypatch.setattr(http_server, "REFUSED_S", 0.2)
+    with socket.create_connection(("127.0.0.1", port), 5) as connection:
+        begun_s = time.monotonic()
+        connection.sendall(b"GET / HTTP/1.1\r\n" + b"Many: x\r\n" * 1000)
+        assert connection.recv(1000) == http_server.HEAD_TOO_LARGE
+        with contextlib.suppress(ConnectionError):
+            assert connection.recv(1000) == b""
+    assert time.monotonic() - begun_s > 0.15  # the client waits
+    assert len(parsed) == http_server.MAX_HEADERS + 1
 
 
 def test_connections_without_a_token_are_limited_and_those_with_one_stay(monkeypatch):

@@ -14,6 +14,12 @@ from driftlab.serve_apps.guard import AccessMiddleware
 from driftlab.serve_apps.quotas import Limits, QuotaExceeded, SessionQuotas, TokenBuckets
 
 
+@pytest.fixture(autouse=True)
+def undelayed(monkeypatch):
+    """Refusals take no time."""
+    monkeypatch.setattr(guard, "SLOW_S", 0.0)
+
+
 async def app(scope, receive, send):
     """Read the body and reply with its length."""
     size = 0
@@ -106,8 +112,7 @@ def test_a_websocket_without_a_token_is_closed():
     assert b'driftlab_replies_total{status="401"}' not in FakeHub().meters.text()
 
 
-def test_wrong_tokens_have_a_rate_that_does_not_count_for_valid_ones(monkeypatch):
-    monkeypatch.setattr(guard, "SLOW_S", 0.0)
+def test_wrong_tokens_have_a_rate_that_does_not_count_for_valid_ones():
     hub = FakeHub(wrong_tokens=1.0)
     statuses = [ask(hub, b"", token="wrong")[0]["status"] for _ in range(4)]
     assert statuses == [401, 401, 429, 429]
@@ -130,9 +135,31 @@ def test_only_some_refusals_of_many_wrong_tokens_are_delayed(monkeypatch):
     assert slept == [guard.SLOW_S]
 
 
-def test_an_address_has_a_rate_before_its_token_is_read():
-    hub = FakeHub(address_rate=1.0)
-    assert [ask(hub, b"")[0]["status"] for _ in range(3)] == [200, 200, 429]
+def test_a_session_above_its_rate_waits_and_others_of_its_address_are_served(monkeypatch):
+    slept = []
+
+    async def sleep(seconds):
+        slept.append(seconds)
+
+    monkeypatch.setattr(guard.asyncio, "sleep", sleep)
+    hub = FakeHub(rate_limit=1.0)
+    statuses = [ask(hub, b"", token=token)[0]["status"] for token in ("device",) * 4 + ("owner",)]
+    assert statuses == [200, 200, 429, 429, 200]
+    assert slept == [guard.SLOW_S] * 2
+
+
+def test_a_websocket_above_a_limit_is_refused_late(monkeypatch):
+    slept = []
+
+    async def sleep(seconds):
+        slept.append(seconds)
+
+    async def full(scope, receive, send):
+        await guard.deny({**scope, "extensions": {guard.DENIAL: {}}}, receive, send, 429, "full")
+
+    monkeypatch.setattr(guard.asyncio, "sleep", sleep)
+    assert ask(FakeHub(), app=full, kind="websocket")[0]["status"] == 429
+    assert slept == [guard.SLOW_S]
 
 
 def test_requests_and_bodies_of_a_session_are_limited_and_others_served():
@@ -156,6 +183,12 @@ def test_a_body_above_the_pending_bytes_of_a_session_is_refused():
     hub = FakeHub(pending_bytes=10)
     assert ask(hub, b"x" * 6, b"x" * 6, token="device")[0]["status"] == 429
     assert ask(hub, b"x" * 6, b"x" * 6)[0]["status"] == 200
+
+
+def test_a_session_sends_only_so_many_bytes_per_second():
+    hub = FakeHub(received_bytes=2.0)
+    statuses = [ask(hub, b"x" * 6, token=token)[0]["status"] for token in ("device", "device", "owner")]
+    assert statuses == [200, 429, 200]
 
 
 def test_work_that_was_done_already_is_a_debt():
