@@ -87,13 +87,14 @@ def exit_overheads(model: nn.Module, example: torch.Tensor) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--network", default="staged")
+    parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--size", type=int, default=32)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=9)
     options = options_of(parser, network="tiny_staged", size=16, batch=8, repeats=1)
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = build(options.network, 10, seed=0).eval()
+    model = build(options.network, options.classes, seed=0).eval()
     images = torch.randn(options.batch, 3, options.size, options.size)
     chain = chain_of(model, images[:1], 4)
     stages = stages_of(branch(chain, PathSpace(((BASE,),) * len(chain.stages))), images)
@@ -103,6 +104,7 @@ def main() -> None:
     line = {
         "benchmark": "training_memory",
         "network": options.network,
+        "classes": options.classes,
         "batch": options.batch,
         "stages_mb": [round(need / 1e6, 2) for need in needs],
         "whole_mb": round(training_bytes(model, images) / 1e6, 2),

@@ -178,7 +178,7 @@ def torchvision() -> Finding:
 
 @contextmanager
 def _late_compiler() -> Iterator[None]:
-    """Let torchvision import torch's compiler, which takes three seconds, when it calls its only function of it."""
+    """Delay torchvision's import of torch's compiler, which takes three seconds, until it calls it."""
     names = ("torch._dynamo", "torch._dynamo.utils")
     stand_ins = {name: ModuleType(name) for name in names if name not in sys.modules}
     for one in stand_ins.values():

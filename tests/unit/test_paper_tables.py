@@ -58,6 +58,7 @@ KEYS = {
     *("id", "title", "source", "name", "columns", "rows", "paper", "unit", "experiment", "takes", "claim", "claims"),
     *("relation", "system", "where", "at", "take", "minus", "against", "neutral", "statistic"),
     *("by_construction", "not_testable"),
+    "benchmarks",
 }
 
 
@@ -162,7 +163,7 @@ def test_cells_are_recorded_and_written_into_pages(tmp_path):
     assert {one.claim.sentence for one in measured} == {"Running, No Customization", "Running, AMS"}
     digests = dict.fromkeys(("code_digest", "measure_digest", "spec_digest"))
     run = {"experiment": "ams-table2", "size": "small", **digests}
-    lines = [ledger._of_verdict(one, SEEDS) | run for one in measured]
+    lines = [ledger.fields_of(one, SEEDS) | run for one in measured]
     (tmp_path / "docs").mkdir()
     ledger.append(ledger_factory.ledger(tmp_path), lines)
     mark = "<!-- paper Table ams-table2 -->\n{}<!-- end of paper -->\n"

@@ -49,6 +49,7 @@ class PaperCell(Claim):
     column: str
     takes: str  # the run that measures it: experiment, size and time
     claim: str = ""  # the claim whose statistic measures it
+    benchmark: Mapping[str, Any] = field(default_factory=dict)  # that measures it in place of a run: see benchmarks.py
     against: Mapping[str, Any] = field(default_factory=dict)  # relation of the difference whose sign is compared
     beyond: float | None = None  # the paper's value of the other side of the comparison; None: no sign is compared
 
@@ -209,6 +210,7 @@ def _cell(table: Part, place: tuple[Part, Part], rows: Sequence[Part], columns: 
         column=column["name"],
         takes=keys["takes"],
         claim=name,
+        benchmark=row.get("benchmarks", {}).get(column["name"], {}),
         against=against,
         beyond=beyond,
     )

@@ -43,13 +43,14 @@ def lines_of(run: Run, verdicts: Iterable[Verdict], digests: Digests) -> list[Li
         "seconds": _seconds(run),
     }
     return [
-        {**shared, "measure_digest": digests.measure(one.claim.of["relation"]), **_of_verdict(one, seeds)}
+        {**shared, "measure_digest": digests.measure(one.claim.of["relation"]), **fields_of(one, seeds)}
         for one in verdicts
         if one.measured
     ]
 
 
-def _of_verdict(verdict: Verdict, seeds: Sequence[int]) -> Line:
+def fields_of(verdict: Verdict, seeds: Sequence[int]) -> Line:
+    """Return the fields of a line that hold the claim and its measured value."""
     claim, found = verdict.claim, verdict.measured
     assert found is not None, f"nothing was measured of claim '{claim.id}'"
     return {

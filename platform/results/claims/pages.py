@@ -110,7 +110,8 @@ def _run_of(cell: cells.PaperCell, line: Line | None, evidence: Evidence) -> str
     if line is None:
         return DASH
     claim = cell if line["claim"] == cell.id else every_claim()[cell.claim]
-    return f"{line['experiment']}, {line['size']}" + (", *stale*" if stale(line, claim, evidence.digests) else "")
+    run = ", ".join(filter(None, (line["experiment"], line["size"])))
+    return run + (", *stale*" if stale(line, claim, evidence.digests) else "")
 
 
 def _table(names: str, size: str | None, by: str | None, evidence: Evidence) -> str:

@@ -37,7 +37,12 @@ def code_digest(parts: Sequence[str] = CELLS, package: Path = PACKAGE) -> str:
 
 
 def cells_digest(experiment: str, size: str | None, package: Path = PACKAGE) -> str | None:
-    """Hash the code that cells of an experiment can import; None if there is no file of the experiment."""
+    """Hash the code that cells of an experiment can import; None if there is no file of the experiment.
+
+    A benchmark, named by its file, can import all of it.
+    """
+    if experiment.endswith(".py"):
+        return code_digest(package=package)
     if not (package / EXPERIMENTS / f"{experiment}.yaml").is_file():
         return None
     return _hash_of(cells_code(experiment, size, package), package)
@@ -52,10 +57,11 @@ def cells_code(experiment: str, size: str | None, package: Path = PACKAGE) -> li
 
 
 def measure_digest(relation: str, package: Path = PACKAGE) -> str:
-    """Hash the code that measures a claim by a relation, such as `scores.received`, without other relations."""
+    """Hash the code of a relation, such as `scores.received`, and of all statistics and tables."""
     used = _imported([package / RELATIONS / f"{relation.partition('.')[0]}.py"], package)
     relations = [file for file in _files([RELATIONS], package) if file in used]
-    return _hash_of([*_files(MEASURES, package), *relations], package)
+    others = [file for file in _files(MEASURES, package) if file.name != Path(__file__).name]  # this one only hashes
+    return _hash_of([*others, *relations], package)
 
 
 def _files(parts: Sequence[str], package: Path) -> list[Path]:
@@ -114,8 +120,10 @@ def _files_of(module: str, package: Path) -> list[Path]:
 def experiment_digest(name: str, size: str | None, package: Path = PACKAGE) -> str | None:
     """Hash the content of an experiment's file at a size, with the sets; None if there is no such file.
 
-    Comments and the summary do not count. Defaults count as code.
+    Comments and the summary do not count. Defaults count as code. Of a benchmark the file is hashed.
     """
+    if name.endswith(".py"):
+        return _hash_of([package.parent / name], package.parent)
     content = _content(name, size, package)
     if not content:
         return None

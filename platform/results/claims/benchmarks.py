@@ -1,0 +1,73 @@
+"""Add the measurements of benchmarks to the ledger of evidence, for cells that no run can measure.
+
+    python benchmarks/training_memory.py > FILE
+    python -m driftlab.platform.results.claims.benchmarks FILE
+
+Such a cell of a paper's table names its measurement: `benchmark: {name: training_memory, at: [stages_mb, 0]}`. `at` is
+the path to the value in a JSON line, `with` are values that the line must have, and `times` is a factor. A measurement
+has no interval, so its sign is not compared.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from driftlab.errors import RequestError
+from driftlab.platform.results.claims import cells, ledger
+from driftlab.platform.results.claims.base import Verdict
+from driftlab.platform.results.claims.ledger import Digests, Line
+from driftlab.platform.results.claims.statistics import Measured
+
+Printed = Mapping[str, Any]  # a line of a benchmark
+
+
+def value_of(cell: cells.PaperCell, printed: Iterable[Printed]) -> float | None:
+    """Return what the newest line of a cell's benchmark measured; None without a line."""
+    asked = cell.benchmark
+    found = None
+    for line in printed:
+        if line.get("benchmark") == asked.get("name") and asked.get("with", {}).items() <= line.items():
+            value: Any = line
+            for step in asked["at"]:
+                value = value[step]
+            found = float(value) * asked.get("times", 1.0)
+    return found
+
+
+def lines_of(printed: Sequence[Printed], digests: Digests) -> list[Line]:
+    """Return a line of the ledger for each cell that these lines measure."""
+    every = [cell for table in cells.every_table().values() for cell in table.cells if cell.benchmark]
+    return [_line(cell, value, digests) for cell in every if (value := value_of(cell, printed)) is not None]
+
+
+def _line(cell: cells.PaperCell, value: float, digests: Digests) -> Line:
+    file = f"benchmarks/{cell.benchmark['name']}.py"
+    return {
+        "experiment": file,
+        "size": None,
+        "seeds": [],
+        "commit": None,
+        "code_digest": digests.cells(file, None),
+        "measure_digest": digests.measure(cell.of["relation"]),
+        "spec_digest": digests.spec(file, None),
+        "machine": {"architecture": platform.machine()},
+        "seconds": None,
+        **ledger.fields_of(Verdict(cell, "information", Measured(value), ""), []),
+    }
+
+
+def main() -> None:
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_file():
+        raise RequestError("Name the file with the lines that a benchmark printed.")
+    printed = [json.loads(line) for line in Path(sys.argv[1]).read_text(encoding="utf-8").splitlines() if line]
+    added = ledger.append(ledger.LEDGER, lines_of(printed, Digests()))
+    sys.stdout.write(f"Added {added} lines to {ledger.LEDGER}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Measurements of benchmarks fill cells of papers' tables that no run can measure."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from driftlab.errors import RequestError
+from driftlab.platform.results.claims import benchmarks, cells, ledger
+from driftlab.platform.results.claims.ledger import Digests, read_ledger, stale
+
+MEMORY = {"benchmark": "training_memory", "classes": 10, "stages_mb": [4, 3, 2, 1], "exits": [0.1, 0.2, 0.3]}
+MEMORY["light_mb"] = dict.fromkeys(
+    ("shufflenet", "squeezenet", "resnet18", "mobilenet_v3_large", "mobilenet_v3_small", "transformer"), 5
+)
+STAGE_2 = "adascale-table3: Stage 2, training memory"
+
+
+@pytest.fixture
+def printed(tmp_path, monkeypatch):
+    """A file with the line of a benchmark, and an empty ledger."""
+    (tmp_path / "ledger.jsonl").touch()
+    monkeypatch.setattr(ledger, "LEDGER", tmp_path / "ledger.jsonl")
+    file = tmp_path / "printed.jsonl"
+    file.write_text(json.dumps(MEMORY) + "\n")
+    monkeypatch.setattr(sys, "argv", ["benchmarks", str(file)])
+    return file
+
+
+def test_cells_have_the_value_of_their_line_and_no_interval(printed, capsys):
+    benchmarks.main()
+    benchmarks.main()
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["13", "0"]
+    lines = {line["claim"]: line for line in read_ledger(ledger.LEDGER)}
+    assert lines[STAGE_2]["value"] == 3
+    assert lines["adascale-fig7c: two branches, "]["value"] == pytest.approx(10)  # percent
+    assert not any("table4" in name for name in lines)  # a hundred classes
+    (cell,) = (one for one in cells.table_of("adascale-table3").cells if one.id == STAGE_2)
+    verdict = cells.verdict_of(cell, cell.preferred(lines.values()))
+    assert (verdict.measured.value, verdict.measured.low, verdict.result) == (3, None, "information")
+    assert stale(lines[STAGE_2], cell, Digests()) == ""
+    assert stale({**lines[STAGE_2], "spec_digest": "other"}, cell, Digests()) == "other experiment since"
+
+
+def test_the_newest_line_counts(printed):
+    printed.write_text(json.dumps(MEMORY) + "\n" + json.dumps(MEMORY | {"stages_mb": [9, 8, 7, 6]}) + "\n")
+    benchmarks.main()
+    assert {line["claim"]: line["value"] for line in read_ledger(ledger.LEDGER)}[STAGE_2] == 8
+
+
+def test_every_cell_of_a_benchmark_names_one_that_exists():
+    named = [cell for table in cells.every_table().values() for cell in table.cells if cell.benchmark]
+    assert len(named) > 25
+    for cell in named:
+        assert (ledger.PACKAGE.parent / f"benchmarks/{cell.benchmark['name']}.py").is_file()
+        assert cell.not_testable  # a run would measure it too
+
+
+def test_a_file_must_be_named(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "no-such-file"])
+    with pytest.raises(RequestError, match="file with the lines"):
+        benchmarks.main()
