@@ -27,7 +27,7 @@ Printed = Mapping[str, Any]  # a line of a benchmark
 
 
 def value_of(cell: cells.PaperCell, printed: Iterable[Printed]) -> float | None:
-    """Return what the newest line of a cell's benchmark measured; None without a line."""
+    """Return the value of a cell in the newest line of its benchmark; None without a line."""
     asked = cell.benchmark
     found = None
     for line in printed:
