@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import platform
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from driftlab.platform.results.claims import cells, ledger
 from driftlab.platform.results.claims.base import Verdict
 from driftlab.platform.results.claims.ledger import Digests, Line
 from driftlab.platform.results.claims.statistics import Measured
+from driftlab.platform.results.tables.sources import PACKAGE
 
 Printed = Mapping[str, Any]  # a line of a benchmark
 
@@ -51,7 +53,7 @@ def _line(cell: cells.PaperCell, value: float, digests: Digests) -> Line:
         "experiment": file,
         "size": None,
         "seeds": [],
-        "commit": None,
+        "commit": _commit(),
         "code_digest": digests.cells(file, None),
         "measure_digest": digests.measure(cell.of["relation"]),
         "spec_digest": digests.spec(file, None),
@@ -59,6 +61,12 @@ def _line(cell: cells.PaperCell, value: float, digests: Digests) -> Line:
         "seconds": None,
         **ledger.fields_of(Verdict(cell, "information", Measured(value), ""), []),
     }
+
+
+def _commit() -> str:
+    """Return the commit of the checkout, which has the ledger."""
+    command = ["git", "-C", str(PACKAGE.parent), "rev-parse", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def main() -> None:
