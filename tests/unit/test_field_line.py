@@ -95,7 +95,7 @@ def test_a_websocket_transfers_acknowledgements_and_results(server, ticket):
 
 def test_a_refusal_closes_the_websocket(server, ticket):
     line = line_of(server, ticket)
-    assert line.open(9)  # the number of no result
+    assert any(line.open(9) for _ in range(6))  # the number of no result; a busy process may close a handshake
     assert line.receive(20.0) is None
     assert not line.is_open
     assert line.post(upload(2)) is None

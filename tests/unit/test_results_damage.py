@@ -19,7 +19,7 @@ from driftlab.platform.lab import seal as lab
 from driftlab.platform.results.tables.read import open_run
 
 DEEP = "[" * 100_000
-WAIT_S = 5.0
+WAIT_S = 60.0  # on a busy computer; a pipe would be waited for without an end
 
 
 @pytest.fixture(scope="module")
