@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
-
 import pytest
 
 from driftlab.errors import RequestError
@@ -20,18 +17,17 @@ STAGE_2 = "adascale-table3: Stage 2, training memory"
 
 @pytest.fixture
 def printed(tmp_path, monkeypatch):
-    """A file with the line of a benchmark, and an empty ledger."""
+    """The lines that a benchmark prints, and an empty ledger."""
+    lines = [MEMORY]
     (tmp_path / "ledger.jsonl").touch()
     monkeypatch.setattr(ledger, "LEDGER", tmp_path / "ledger.jsonl")
-    file = tmp_path / "printed.jsonl"
-    file.write_text(json.dumps(MEMORY) + "\n")
-    monkeypatch.setattr(sys, "argv", ["benchmarks", str(file)])
-    return file
+    monkeypatch.setattr(benchmarks, "run", lambda name, words: lines)
+    return lines
 
 
 def test_cells_have_the_value_of_their_line_and_no_interval(printed, capsys):
-    benchmarks.main()
-    benchmarks.main()
+    benchmarks.main(["training_memory"])
+    benchmarks.main(["training_memory"])
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["13", "0"]
     lines = {line["claim"]: line for line in read_ledger(ledger.LEDGER)}
     assert lines[STAGE_2]["value"] == 3
@@ -45,8 +41,8 @@ def test_cells_have_the_value_of_their_line_and_no_interval(printed, capsys):
 
 
 def test_the_newest_line_counts(printed):
-    printed.write_text(json.dumps(MEMORY) + "\n" + json.dumps(MEMORY | {"stages_mb": [9, 8, 7, 6]}) + "\n")
-    benchmarks.main()
+    printed.append(MEMORY | {"stages_mb": [9, 8, 7, 6]})
+    benchmarks.main(["training_memory"])
     assert {line["claim"]: line["value"] for line in read_ledger(ledger.LEDGER)}[STAGE_2] == 8
 
 
@@ -58,7 +54,14 @@ def test_every_cell_of_a_benchmark_names_one_that_exists():
         assert cell.not_testable  # a run would measure it too
 
 
-def test_a_file_must_be_named(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["benchmarks", "no-such-file"])
-    with pytest.raises(RequestError, match="file with the lines"):
-        benchmarks.main()
+def test_a_benchmark_must_be_named():
+    with pytest.raises(RequestError, match="Name a benchmark"):
+        benchmarks.main([])
+    with pytest.raises(RequestError, match="no-such"):
+        benchmarks.main(["no-such"])
+
+
+@pytest.mark.slow
+def test_a_benchmark_runs_with_its_options():
+    (line,) = benchmarks.run("training_memory", ["--quick", "--classes", "3"])
+    assert (line["benchmark"], line["classes"]) == ("training_memory", 3)

@@ -1,11 +1,13 @@
 """Add the measurements of benchmarks to the ledger of evidence, for cells that no run can measure.
 
-    python benchmarks/training_memory.py > FILE
-    python -m driftlab.platform.results.claims.benchmarks FILE
+    python -m driftlab.platform.results.claims.benchmarks training_memory --classes 100
 
-Such a cell of a paper's table names its measurement: `benchmark: {name: training_memory, at: [stages_mb, 0]}`. `at` is
-the path to the value in a JSON line, `with` are values that the line must have, and `times` is a factor. A measurement
-has no interval, so its sign is not compared.
+The command runs `benchmarks/training_memory.py` with the other words, so that the digests are those of the code that
+measured.
+
+Such a cell of a paper's table names its measurement: `benchmark: {name: training_memory, at: [stages_mb, 0]}`. `at`
+is the path to the value in a JSON line, `with` are values that the line must have, and `times` is a factor. A
+measurement has no interval, so its sign is not compared.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from driftlab.errors import RequestError
@@ -69,13 +70,21 @@ def _commit() -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def main() -> None:
-    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_file():
-        raise RequestError("Name the file with the lines that a benchmark printed.")
-    printed = [json.loads(line) for line in Path(sys.argv[1]).read_text(encoding="utf-8").splitlines() if line]
-    added = ledger.append(ledger.LEDGER, lines_of(printed, Digests()))
+def run(name: str, words: Sequence[str]) -> list[Printed]:
+    """Run a benchmark and return the lines that it prints."""
+    file = PACKAGE.parent / "benchmarks" / f"{name}.py"
+    if not file.is_file():
+        raise RequestError(f"There is no benchmark '{file}'.")
+    done = subprocess.run([sys.executable, str(file), *words], stdout=subprocess.PIPE, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines() if line]
+
+
+def main(words: Sequence[str]) -> None:
+    if not words:
+        raise RequestError("Name a benchmark, such as training_memory, and its options.")
+    added = ledger.append(ledger.LEDGER, lines_of(run(words[0], words[1:]), Digests()))
     sys.stdout.write(f"Added {added} lines to {ledger.LEDGER}\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
