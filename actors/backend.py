@@ -21,6 +21,7 @@ from driftlab.platform.sim.session import Kind
 
 POLL_INTERVAL_S = 0.5  # between checks of a waiting call whether Ray and the actor still exist
 CELL_BYTES = 2**30  # memory of a cell: a fleet of 200 devices with applications and learners
+CLASSES: Mapping[Kind, str] = {**NODE_CLASSES, "cell": "driftlab.platform.lab.parts:PartNode"}  # the driver adds up
 CLOSE_TIMEOUT_S = 5.0  # for the threads of cells to return from Ray
 
 
@@ -29,7 +30,7 @@ class RayBackend:
 
     name = "ray"
 
-    def __init__(self, config: ClusterConfig | None = None, classes: Mapping[Kind, str] = NODE_CLASSES) -> None:
+    def __init__(self, config: ClusterConfig | None = None, classes: Mapping[Kind, str] = CLASSES) -> None:
         config = config or ClusterConfig()
         self._cluster = connect(config)
         self.pool = Pool(config, self._cluster, classes)

@@ -1,9 +1,13 @@
 """Measure the costs by which fleets grow, and predict those of a large cluster; prints JSON lines.
 
-Fleets of two sizes run in this process and on clusters of simulated computers on this machine. The difference of the
-sizes gives the cost of a device: processor time of this process, the driver, and of all others, calls of the driver,
-and the driver's memory. A predicted time is the largest of the driver's, since a cell has one driver, and that of the
-other processes divided by their cores. Processor time is used because the simulated computers share this machine.
+`parts`: fleets of growing size whose devices share no server run on Ray in parts. `flat` is the processor time of a
+device over that in the smallest fleet.
+
+`nodes`: fleets of two sizes run in this process and, as if they shared a server, on clusters of simulated computers on
+this machine. The difference of the sizes gives the cost of a device: processor time of this process, the driver, and of
+all others, calls of the driver, and the driver's memory. A predicted time is the largest of the driver's, since a cell
+has one driver, and that of the other processes divided by their cores. Processor time is used because the simulated
+computers share this machine.
 """
 
 from __future__ import annotations
@@ -12,9 +16,11 @@ import argparse
 import contextlib
 import os
 import resource
+import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +34,7 @@ from driftlab.actors.session import RaySession
 from driftlab.platform.lab.seal import run
 
 STORE_BYTES = 100 * 2**20
+SAMPLE_S = 1.0
 SMALL = 10  # the smaller fleet has this part of the devices
 PREDICTED = {"devices": 100_000, "computers": 100, "cores": 16}
 
@@ -51,11 +58,11 @@ class Cost:
         }
 
 
-def fleet(devices: int, duration_s: float) -> dict[str, Any]:
+def fleet(devices: int, duration_s: float, system: str = "no_custom") -> dict[str, Any]:
     """Return an experiment of one cell, whose devices have different streams."""
     return {
         "name": "scaling",
-        "systems": ["no_custom"],
+        "systems": [system],
         "bounds": False,
         "snapshots": 0,
         "student": {"network": "half", "pretrain_steps": 2},
@@ -132,6 +139,55 @@ def cluster_of(computers: int, workers: int) -> Iterator[CountedBackend]:
         cluster.shutdown()
 
 
+@contextlib.contextmanager
+def peak_memory() -> Iterator[list[int]]:
+    """Sample the memory of all processes, with shared pages in equal parts; the list has the peak."""
+    peak, ended = [0], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(SAMPLE_S):
+            total = 0
+            for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+                with contextlib.suppress(psutil.Error):
+                    total += process.memory_full_info().pss
+            peak[0] = max(peak[0], total)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        ended.set()
+        thread.join()
+
+
+def in_parts(system: str, fleets: Sequence[int], duration_s: float, workers: int) -> None:
+    """Report the time and the memory of fleets in parts, from the smallest on."""
+    backend, first_ms = CountedBackend(ClusterConfig(workers=workers, placement="cells")), 0.0
+    try:
+        cost_of(fleet(fleets[0], duration_s, system), backend)  # warms up
+        for devices in fleets:
+            started_s = time.perf_counter()
+            with peak_memory() as peak:
+                cost = cost_of(fleet(devices, duration_s, system), backend)
+            each_ms = 1e3 * (cost.driver_s + cost.others_s) / devices
+            first_ms = first_ms or each_ms
+            line = {
+                "benchmark": "scaling",
+                "what": "parts",
+                "system": system,
+                "devices": devices,
+                "seconds": round(time.perf_counter() - started_s, 1),
+                "cpu_ms_per_device": round(each_ms, 2),
+                "driver_ms_per_device": round(1e3 * cost.driver_s / devices, 2),
+                "flat": round(each_ms / first_ms, 3),
+                "peak_gib": round(peak[0] / 2**30, 2),
+            }
+            report(line)
+    finally:
+        RayBackend.close(backend)
+
+
 def compare(backend: CountedBackend | None, devices: int, duration_s: float) -> dict[str, float]:
     """Return the cost per device from a small and a large fleet, after one that warms up."""
     small = max(1, devices // SMALL)
@@ -156,13 +212,22 @@ def predicted(cost: dict[str, float]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--devices", type=int, default=300)
-    parser.add_argument("--duration-s", type=float, default=10.0)
+    parser.add_argument("--fleets", type=int, nargs="*", default=[100, 1000, 10_000], help="sizes of those in parts")
+    parser.add_argument("--learning", type=int, nargs="*", default=[100, 1000], help="the same with training (tent)")
+    parser.add_argument("--devices", type=int, default=300, help="of those as nodes; 0: none")
+    parser.add_argument("--duration-s", type=float, default=20.0)
     parser.add_argument("--computers", type=int, nargs="*", default=[1, 2, 4])
     parser.add_argument("--workers", type=int, default=2)
-    options = options_of(parser, devices=10, duration_s=3.0, computers=[1], workers=1)
-    report({"benchmark": "scaling", "computers": 0, **compare(None, options.devices, options.duration_s)})
+    quick = {"fleets": [4], "learning": [], "devices": 10, "duration_s": 3.0, "computers": [1], "workers": 1}
+    options = options_of(parser, **quick)
+    for system, fleets in (("no_custom", options.fleets), ("tent", options.learning)):
+        if fleets:
+            in_parts(system, sorted(fleets), options.duration_s, options.workers)
+    if not options.devices:
+        sys.exit()
+    one = compare(None, options.devices, options.duration_s)
+    report({"benchmark": "scaling", "what": "nodes", "computers": 0, **one})
     for computers in options.computers:
         with cluster_of(computers, options.workers) as backend:
             cost = compare(backend, options.devices, options.duration_s)
-        report({"benchmark": "scaling", "computers": computers, **cost, "predicted": predicted(cost)})
+        report({"benchmark": "scaling", "what": "nodes", "computers": computers, **cost, "predicted": predicted(cost)})

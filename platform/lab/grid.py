@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from driftlab.errors import BackendLost, DriftlabError, as_typed
 from driftlab.platform.core.records import Reply, Rows
 from driftlab.platform.lab.builds import settings_of
 from driftlab.platform.lab.forecast import Meter, meters_of
+from driftlab.platform.lab.parts import Part, joined, parts_of, setup_of
 from driftlab.platform.lab.plan import Plan
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import Experiment
@@ -90,7 +92,7 @@ def _ended(cells: Sequence[Cell], context: GridContext) -> Iterator[tuple[Cell, 
     if context.backend.concurrency == 1:
         yield from ((cell, _run_cell(cell, context)) for cell in cells)
         return
-    fleet = max(len(cell.devices) for cell in cells)
+    fleet = max(len(part.devices) for cell in cells for part in parts_of(cell)[:1])
     most = min(context.backend.concurrency, max(1, DEVICES_AT_WORK // fleet))
     pool = ThreadPoolExecutor(most, thread_name_prefix="cell")
     try:
@@ -104,8 +106,7 @@ def _run_cell(cell: Cell, context: GridContext) -> str:
     """Run and record one cell; return the reason of a failure, or an empty text."""
     setting = context.settings[setup_key(cell.workload, cell.system.scaling, cell.seed)]
     try:
-        with _session(context, cell.id) as session:
-            rows = _rows_of(cell, setting, session, context)
+        rows = _rows_of(cell, setting, context)
         reason = ""
     except (KeyboardInterrupt, BackendLost):
         raise  # the run stops, or its backend is gone
@@ -116,21 +117,43 @@ def _run_cell(cell: Cell, context: GridContext) -> str:
     return _record(cell, rows, context) or reason
 
 
-def _rows_of(cell: Cell, setting: WorkloadSetup, session: Session, context: GridContext) -> Rows:
-    """Run one cell, its nodes in the backend's processes or the whole cell in one of them."""
-    meter = context.meters[cell.id]
+def _rows_of(cell: Cell, setting: WorkloadSetup, context: GridContext) -> Rows:
+    """Run one cell; the parts of a large fleet run in parallel if the backend computes whole cells."""
+    parts, one_at_a_time = parts_of(cell), threading.Lock()
+    if len(parts) == 1:
+        return _run_part(cell, setting, context.meters[cell.id], context)[0]
+
+    def meter(work_s: float) -> None:
+        with one_at_a_time:
+            context.meters[cell.id](work_s)
+
+    def run(part: Cell, number: int) -> Part:
+        return _run_part(part, setup_of(number, setting), meter, context)
+
     if not context.backend.whole_cells:
-        started_s = time.perf_counter()
-        loop = Runner(cell, setting, session, meter)
-        loop.run()
-        return with_host(loop.ledger.rows, started_s)
-    with context.free:
-        node, before_s, reply = place_cell(session, cell, setting), 0.0, Reply()
-        for until_s in report_times(cell, setting.window_s):
+        return joined(cell, setting, [run(part, number) for number, part in enumerate(parts)])
+    pool = ThreadPoolExecutor(context.backend.whole_cells, thread_name_prefix="part")
+    try:
+        return joined(cell, setting, list(pool.map(run, parts, itertools.count())))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _run_part(part: Cell, setting: WorkloadSetup, meter: Callable[[float], None], context: GridContext) -> Part:
+    """Run a cell or a part of it, its nodes in the backend's processes or all of them in one process."""
+    if not context.backend.whole_cells:
+        with _session(context, part.id) as session:
+            started_s = time.perf_counter()
+            loop = Runner(part, setting, session, meter)
+            loop.run()
+            return with_host(loop.ledger.rows, started_s), [app.account for app in loop.apps.values()]
+    with context.free, _session(context, part.id) as session:
+        node, before_s, reply = place_cell(session, part, setting), 0.0, Reply()
+        for until_s in report_times(part, setting.window_s):
             reply = session.result(session.call(node, "advance", until_s))
-            meter((reply.facts - before_s) * len(cell.devices))
-            before_s = reply.facts
-        return reply.rows
+            meter((reply.facts.time_s - before_s) * len(part.devices))
+            before_s = reply.facts.time_s
+        return reply.rows, list(reply.facts.accounts.values())
 
 
 def _record(cell: Cell, rows: Rows, context: GridContext) -> str:

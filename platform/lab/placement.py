@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Literal
 
 from driftlab.platform.core import plugins
 from driftlab.platform.lab.cells import points_of, systems_of
+from driftlab.platform.lab.parts import PART_DEVICES, part_count
 
 if TYPE_CHECKING:
+    from driftlab.platform.core.spec import FleetPart
     from driftlab.platform.lab.read import Experiment
 
 
@@ -23,21 +25,34 @@ class Placement:
 def placement_of(experiment: Experiment, workers: int | None = None, devices_per_actor: int | None = None) -> Placement:
     """Choose from the request alone, so that a resumed run has the same processes.
 
-    A fleet, and a grid with fewer cells than workers, occupies the workers only if its nodes are separate.
+    Devices that share a server, and a grid with fewer cells than workers, occupy the workers only as separate nodes.
     """
     asked = experiment.compute.placement
     if asked != "auto":
         return Placement(asked, f"compute.placement is {asked}")
     if devices_per_actor is not None:
         return Placement("nodes", "--devices-per-actor limits the devices of an actor")
+    systems = systems_of(experiment)
+    served = next((system.name for system in systems if system.needs_server), None)
     for fleet in experiment.fleets:
-        devices = sum(part.count for part in fleet.devices)
-        if devices > 1:
-            return Placement("nodes", f"fleet '{fleet.name}' has {devices} devices")
-    cells, least = len(points_of(experiment)), workers or 2
-    if cells < least:
-        return Placement("nodes", f"the grid has fewer cells ({cells}) than workers ({least})")
-    return Placement("cells", f"each of the {cells} cells has one device")
+        if _devices(fleet) > 1 and served is not None:
+            return Placement(
+                "nodes", f"'{served}' has a server, which the {_devices(fleet)} devices of '{fleet.name}' share"
+            )
+    points, least = points_of(experiment), workers or 2
+    parts = sum(part_count(point.system, _devices(point.fleet)) for point in points)
+    if parts < least:
+        return Placement("nodes", f"the grid has fewer cells ({parts}) than workers ({least})")
+    if parts > len(points):
+        return Placement(
+            "cells", f"the cells have {parts} parts of at most {PART_DEVICES} devices, which share no server"
+        )
+    what = "one device" if all(_devices(fleet) == 1 for fleet in experiment.fleets) else "devices that share no server"
+    return Placement("cells", f"each of the {parts} cells has {what}")
+
+
+def _devices(fleet: FleetPart) -> int:
+    return sum(part.count for part in fleet.devices)
 
 
 def sources_of(experiment: Experiment) -> dict[str, bytes]:

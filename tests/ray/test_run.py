@@ -11,6 +11,7 @@ import pytest
 from documents_factory import LEARNING, NESTED, SHARING, TINY
 
 from driftlab.actors import faults
+from driftlab.platform.lab.parts import PART_DEVICES
 from driftlab.platform.lab.seal import resume, run
 from driftlab.platform.results.tables.diff import differences
 
@@ -27,6 +28,12 @@ FOLLOWING = {  # switches paths with the load while they are trained
 }
 SHARED = {**SHARING, "systems": [*SHARING["systems"], CHOSEN, FOLLOWING]}
 DOCUMENTS = {"alone": DOCUMENT, "learning": LEARNING, "shared": SHARED}
+PARTED = {  # a fleet of two parts
+    **TINY,
+    "systems": ["no_custom"],
+    "fleets": [{"name": "large", "devices": [{"count": PART_DEVICES + 20}]}],
+    "workloads": [{**TINY["workloads"][0], "duration_s": 3}],
+}
 
 
 WHOLE_KILLS = 2
@@ -50,7 +57,8 @@ def documents():
 def references(documents, tmp_path_factory):
     """The folders of finished runs in one process."""
     folder = tmp_path_factory.mktemp("references")
-    return {name: run(document, out=folder / name).directory for name, document in documents.items()}
+    every = {**documents, "parted": PARTED}
+    return {name: run(document, out=folder / name).directory for name, document in every.items()}
 
 
 def test_killed_actors_of_every_kind_do_not_change_tables(spread, documents, references, tmp_path):
@@ -73,7 +81,7 @@ def test_whole_cells_have_the_tables_of_one_process_when_killed_and_resumed(whol
     folder, deadline = tmp_path / "alone-0", time.monotonic() + LIMIT_S
     with faults.kill_repeatedly(WHOLE_KILLS, 0.5, seed=0, labels=("Cell",)) as killed:
         for number in itertools.count():
-            for name, document in documents.items():
+            for name, document in {**documents, "parted": PARTED}.items():
                 outcome = run(document, out=tmp_path / f"{name}-{number}", open_backend=lambda: whole)
                 assert outcome.failed == ()
                 assert differences(references[name], outcome.directory) == []

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 import sys
 
 import pytest
 from documents_factory import TINY
+from whole_cells_factory import WholeCells
 
 from driftlab.errors import RequestError, RunError
 from driftlab.platform.core.plugins import find_class, install_finder
@@ -17,7 +17,6 @@ from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import parse
 from driftlab.platform.lab.seal import run
 from driftlab.platform.results.tables.diff import differences
-from driftlab.platform.sim.inline import InlineBackend, InlineSession
 from driftlab.platform.sim.nodes.cell import REPORTS, CellNode, report_times
 
 BROKEN = """
@@ -31,7 +30,14 @@ class Broken(Ams):
     def plan_uplink(self, *args):
         raise ValueError("no plan")
 """
-THREE = {"fleets": [{"name": "three", "devices": [{"count": 3}]}]}
+ALONE = {"systems": ["no_custom"]}
+
+
+def fleet_of(devices, name="fleet"):
+    return {"fleets": [{"name": name, "devices": [{"count": devices}]}]}
+
+
+THREE = fleet_of(3, "three")
 
 
 @pytest.mark.parametrize(
@@ -41,7 +47,10 @@ THREE = {"fleets": [{"name": "three", "devices": [{"count": 3}]}]}
         ({}, {"workers": 4}, "cells", "each of the 4 cells"),
         ({}, {"workers": 5}, "nodes", r"fewer cells \(4\) than workers \(5\)"),
         ({"systems": ["no_custom"]}, {}, "nodes", r"fewer cells \(1\)"),
-        (THREE, {}, "nodes", "fleet 'three' has 3 devices"),
+        (THREE, {}, "nodes", "'one_time' has a server, which the 3 devices of 'three' share"),
+        ({**THREE, **ALONE}, {"workers": 1}, "cells", "each of the 1 cells has devices that share no server"),
+        ({**fleet_of(201), **ALONE}, {"workers": 3}, "cells", "3 parts of at most 100 devices"),
+        ({**fleet_of(201), **ALONE}, {"workers": 4}, "nodes", r"fewer cells \(3\) than workers \(4\)"),
         ({}, {"devices_per_actor": 2}, "nodes", "--devices-per-actor"),
         ({**THREE, "compute": {"placement": "cells"}}, {"workers": 9}, "cells", "compute.placement is cells"),
         ({"compute": {"placement": "nodes"}}, {}, "nodes", "compute.placement is nodes"),
@@ -83,30 +92,6 @@ def test_an_error_of_a_member_is_the_reason_that_separate_nodes_give(monkeypatch
 class _Setup:
     def with_networks(self, jobs):
         return self
-
-
-class WholeCells(InlineBackend):
-    """Computes whole cells on threads of this process, as Ray does in processes: everything is pickled."""
-
-    whole_cells, concurrency = 1, 2
-
-    def open(self, session):
-        return Travelling()
-
-
-class Travelling(InlineSession):
-    def place(self, node, *args):
-        super().place(node, *travelled(args))
-
-    def call(self, node, verb, *args):
-        return super().call(node, verb, *travelled(args))
-
-    def result(self, job):
-        return travelled(super().result(job))
-
-
-def travelled(thing):
-    return pickle.loads(pickle.dumps(thing))
 
 
 def test_the_file_of_a_member_is_carried_to_computers_without_it(tmp_path):
