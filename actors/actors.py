@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
@@ -43,8 +43,10 @@ class NodeHostActor:
         self._host.place(*address, *args)
 
     @ray.method(num_returns=2)
-    def call(self, address: tuple[str, int, int, NodeId, str], *args: Any) -> tuple[Head | Failure, Any]:
-        return self._host.call(*address, *args)  # the address is one argument: Ray serialises each separately
+    def call(self, address: Sequence[Any], *args: Any) -> tuple[Head | Failure, Any]:
+        """Run a verb; the address is one list of plain values, which Ray sends without pickling."""
+        session, epoch, step, kind, name, verb = address
+        return self._host.call(session, epoch, step, NodeId(kind, name), verb, *args)
 
     @ray.method(num_returns=2)
     def checkpoint(self, session: str, epoch: int, steps: Mapping[NodeId, int]) -> tuple[int, bytes]:

@@ -189,7 +189,7 @@ class RaySession:
             method = method.options(name=f"Cell {call.node.name}")
         elif self._backend.watched:  # the dashboard lists tasks by this name: run, cell, device and verb
             method = method.options(name=f"{self._backend.run}/{self._key}/{call.node.name}.{call.verb}")
-        head, payload = method.remote((self._key, self._epoch, step, call.node, call.verb), *args)
+        head, payload = method.remote([self._key, self._epoch, step, call.node.kind, call.node.name, call.verb], *args)
         return head, payload
 
     def _owns(self, arg: Any) -> bool:

@@ -21,6 +21,7 @@ from driftlab.platform.sim.session import NodeId
 
 DEVICES = 50
 PAYLOAD_BYTES = 2**20
+SETTLE_S = 3.0  # in which processes end: they would slow down the other side
 
 
 class PayloadSource:
@@ -75,7 +76,11 @@ def bare_per_s(rounds: int, workers: int) -> float:
         taken = [learner.take.remote(hosts[index % workers].make.remote()) for index in range(DEVICES)]
         for reference in taken:
             assert ray.get(reference) == PAYLOAD_BYTES
-    return rounds * DEVICES / (time.perf_counter() - start_s)
+    rate = rounds * DEVICES / (time.perf_counter() - start_s)
+    for host in (*hosts, learner):
+        ray.kill(host)
+    time.sleep(SETTLE_S)
+    return rate
 
 
 if __name__ == "__main__":
@@ -88,6 +93,7 @@ if __name__ == "__main__":
     nodes |= dict.fromkeys(("application", "teacher", "builder", "recorder"), "messages:PayloadSource")
     backend = RayBackend(ClusterConfig(workers=options.workers), nodes)
     try:
+        ours_per_s(backend, options.rounds)  # warms up
         pairs = [
             (bare_per_s(options.rounds, options.workers), ours_per_s(backend, options.rounds))
             for _ in range(options.repeats)
