@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import os
 import resource
-import sys
 import tempfile
 import threading
 import time
@@ -91,13 +90,15 @@ class CountedBackend(RayBackend):
         """Do nothing until the end of the benchmark."""
 
 
+SPENT_S: dict[tuple[int, float], float] = {}  # processor time of each process below this one, also of ended ones
+
+
 def children_s() -> float:
-    """Return the processor time of all processes below this one."""
-    total = 0.0
+    """Return the processor time of all processes below this one, of ended ones as last seen."""
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            total += sum(process.cpu_times()[:2])
-    return total
+            SPENT_S[process.pid, process.create_time()] = sum(process.cpu_times()[:2])
+    return sum(SPENT_S.values())
 
 
 def cost_of(document: dict[str, Any], backend: CountedBackend | None) -> Cost:
@@ -114,14 +115,7 @@ def cost_of(document: dict[str, Any], backend: CountedBackend | None) -> Cost:
 
 @contextlib.contextmanager
 def cluster_of(computers: int, workers: int) -> Iterator[CountedBackend]:
-    """Start Ray on this machine, or connect to a new cluster of several simulated computers."""
-    if computers == 1:
-        backend = CountedBackend(ClusterConfig(workers=workers))
-        try:
-            yield backend
-        finally:
-            RayBackend.close(backend)
-        return
+    """Connect to a new cluster of simulated computers on this machine."""
     import ray
     from ray.cluster_utils import Cluster
 
@@ -220,14 +214,13 @@ if __name__ == "__main__":
     parser.add_argument("--workers", type=int, default=2)
     quick = {"fleets": [4], "learning": [], "devices": 10, "duration_s": 3.0, "computers": [1], "workers": 1}
     options = options_of(parser, **quick)
-    for system, fleets in (("no_custom", options.fleets), ("tent", options.learning)):
-        if fleets:
-            in_parts(system, sorted(fleets), options.duration_s, options.workers)
-    if not options.devices:
-        sys.exit()
-    one = compare(None, options.devices, options.duration_s)
-    report({"benchmark": "scaling", "what": "nodes", "computers": 0, **one})
-    for computers in options.computers:
+    if options.devices:  # first, since the peak of the driver's memory never falls
+        one = compare(None, options.devices, options.duration_s)
+        report({"benchmark": "scaling", "what": "nodes", "computers": 0, **one})
+    for computers in options.computers if options.devices else ():
         with cluster_of(computers, options.workers) as backend:
             cost = compare(backend, options.devices, options.duration_s)
         report({"benchmark": "scaling", "what": "nodes", "computers": computers, **cost, "predicted": predicted(cost)})
+    for system, fleets in (("no_custom", options.fleets), ("tent", options.learning)):
+        if fleets:
+            in_parts(system, sorted(fleets), options.duration_s, options.workers)

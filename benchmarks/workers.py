@@ -1,4 +1,4 @@
-"""Measure the speed of two workers on a grid relative to one process; prints one JSON line.
+"""Measure the speed of two workers relative to one process; prints one JSON line.
 
 Each side runs the same cells in a separate process. The compared speed is that of cells while there is work
 for all workers: from the end of the first wave of cells, during which Ray starts its processes, to the end of the last
@@ -15,8 +15,12 @@ import json
 import statistics
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from _shared import child_json, options_of, report
+
+from driftlab.platform.lab.cells import points_of
+from driftlab.platform.lab.read import load
 
 CHILD = """
 import json, sys, time, psutil
@@ -35,8 +39,7 @@ class Watch(Progress):
             this = psutil.Process()
             self.cpu_s = sum(sum(one.cpu_times()[:2]) for one in (this, *this.children(recursive=True)))
 
-watch, workers, wave = Watch(), int(sys.argv[3]), int(sys.argv[4])
-cells = len(json.loads(sys.argv[1])["seeds"])
+watch, workers, wave, cells = Watch(), int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[6])
 config = dict(workers=workers, placement=sys.argv[5])
 open_backend = InlineBackend if workers == 0 else lambda: RayBackend(ClusterConfig(**config))
 run(json.loads(sys.argv[1]), out=sys.argv[2], open_backend=open_backend, progress=watch)
@@ -46,7 +49,7 @@ print(json.dumps({"work_s": ends[-1 - wave] - ends[wave - 1], "cpu_s": watch.cpu
 """
 
 
-def grid(cells: int, duration_s: float) -> dict[str, object]:
+def document_of(cells: int, duration_s: float) -> dict[str, object]:
     """Return an experiment whose cells infer and train."""
     return {
         "name": "workers",
@@ -58,33 +61,46 @@ def grid(cells: int, duration_s: float) -> dict[str, object]:
     }
 
 
-def measure(document: dict[str, object], workers: int, wave: int, placement: str = "cells") -> dict[str, float]:
+@dataclass(frozen=True)
+class CellGrid:
+    """An experiment by its name or as a document, its number of cells, and how many of them run at once."""
+
+    experiment: str | dict[str, object]
+    cells: int
+    wave: int
+
+
+def measure(grid: CellGrid, workers: int, placement: str = "cells") -> dict[str, float]:
+    asked = (json.dumps(grid.experiment), str(workers), str(grid.wave), placement, str(grid.cells))
     with tempfile.TemporaryDirectory() as folder:
-        return child_json(CHILD, json.dumps(document), f"{folder}/run", str(workers), str(wave), placement)
+        return child_json(CHILD, asked[0], f"{folder}/run", *asked[1:])
 
 
-def side_by_side(document: dict[str, object], processes: int, wave: int) -> float:
+def side_by_side(grid: CellGrid, processes: int) -> float:
     """Return the average time of independent processes."""
     with ThreadPoolExecutor(processes) as pool:
-        return statistics.mean(pool.map(lambda _: measure(document, 0, wave)["work_s"], range(processes)))
+        return statistics.mean(pool.map(lambda _: measure(grid, 0)["work_s"], range(processes)))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--experiment", help="a built-in one, whose networks are in the cache, instead of the grid")
     parser.add_argument("--cells", type=int, default=20)
     parser.add_argument("--duration-s", type=float, default=60.0)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--placement", choices=("cells", "nodes"), default="cells")
     options = options_of(parser, cells=5, duration_s=3.0, workers=1)
-    document, workers = grid(options.cells, options.duration_s), options.workers
-    wave = 2 * workers  # cells that run at once
-    measure(grid(2 * wave, 2.0), 0, wave)  # builds the student, which both sides then find in the cache
-    pairs = [
-        (measure(document, 0, wave), measure(document, workers, wave, options.placement))
-        for _ in range(options.repeats)
-    ]
-    two_processes_s = statistics.median(side_by_side(document, workers, wave) for _ in range(options.repeats))
+    workers = options.workers
+    wave = 2 * workers
+    measure(
+        CellGrid(document_of(2 * wave, 2.0), 2 * wave, wave), 0
+    )  # builds the student, which both sides find in the cache
+    grid = CellGrid(document_of(options.cells, options.duration_s), options.cells, wave)
+    if options.experiment:
+        grid = CellGrid(options.experiment, len(points_of(load(options.experiment))), wave)
+    pairs = [(measure(grid, 0), measure(grid, workers, options.placement)) for _ in range(options.repeats)]
+    two_processes_s = statistics.median(side_by_side(grid, workers) for _ in range(options.repeats))
 
     def median(side: int, key: str) -> float:
         return statistics.median(pair[side][key] for pair in pairs)
@@ -95,8 +111,9 @@ if __name__ == "__main__":
     machine = workers * median(0, "work_s") / two_processes_s
     line = {
         "benchmark": "workers",
+        "experiment": options.experiment or "grid",
         "placement": options.placement,
-        "cells": options.cells - 2 * wave,
+        "cells": grid.cells - 2 * wave,
         "one_process_s": round(median(0, "work_s"), 2),
         "two_workers_s": round(median(1, "work_s"), 2),
         "speedup": round(speedup("work_s"), 3),

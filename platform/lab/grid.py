@@ -16,7 +16,7 @@ from driftlab.errors import BackendLost, DriftlabError, as_typed
 from driftlab.platform.core.records import Reply, Rows
 from driftlab.platform.lab.builds import settings_of
 from driftlab.platform.lab.forecast import Meter, meters_of
-from driftlab.platform.lab.parts import Part, joined, parts_of, setup_of
+from driftlab.platform.lab.parts import PartResult, joined, parts_of, setup_of
 from driftlab.platform.lab.plan import Plan
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import Experiment
@@ -127,7 +127,7 @@ def _rows_of(cell: Cell, setting: WorkloadSetup, context: GridContext) -> Rows:
         with one_at_a_time:
             context.meters[cell.id](work_s)
 
-    def run(part: Cell, number: int) -> Part:
+    def run(part: Cell, number: int) -> PartResult:
         return _run_part(part, setup_of(number, setting), meter, context)
 
     if not context.backend.whole_cells:
@@ -139,7 +139,7 @@ def _rows_of(cell: Cell, setting: WorkloadSetup, context: GridContext) -> Rows:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _run_part(part: Cell, setting: WorkloadSetup, meter: Callable[[float], None], context: GridContext) -> Part:
+def _run_part(part: Cell, setting: WorkloadSetup, meter: Callable[[float], None], context: GridContext) -> PartResult:
     """Run a cell or a part of it, its nodes in the backend's processes or all of them in one process."""
     if not context.backend.whole_cells:
         with _session(context, part.id) as session:

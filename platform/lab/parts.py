@@ -1,7 +1,8 @@
-"""Cells of large fleets whose devices share no server: parts that run one after another or in parallel.
+"""Divide the cells of large fleets whose devices share no server.
 
-A part ends before the next one of its process begins, so memory does not grow with the fleet. The parts follow from the
-request, and their rows come part by part, so tables depend neither on the backend nor on the placement.
+Parts run one after another or in parallel. One ends before the next one of its process begins, so memory does not grow
+with the fleet. The parts follow from the request, and their rows come part by part, so tables depend neither on the
+backend nor on the placement.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from driftlab.platform.sim.setting import Cell, WorkloadSetup
 
 PART_DEVICES = 100  # of a part: one process then works for seconds, in less than 200 MiB
 JOINED = ("runs", "systems")  # tables with a row for the whole cell
-Part = tuple[Rows, Sequence[Account]]  # what a part returns
+PartResult = tuple[Rows, Sequence[Account]]
 
 
 def part_count(system: System, devices: int) -> int:
@@ -44,7 +45,7 @@ def setup_of(number: int, setup: WorkloadSetup) -> WorkloadSetup:
     return setup if number == 0 else replace(setup, snapshots=0)
 
 
-def joined(cell: Cell, setup: WorkloadSetup, parts: Sequence[Part]) -> Rows:
+def joined(cell: Cell, setup: WorkloadSetup, parts: Sequence[PartResult]) -> Rows:
     """Put the rows of all parts one after another; the row of the cell comes from all accounts."""
     ledger = Ledger()
     for rows, _ in parts:
