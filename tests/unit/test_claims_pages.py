@@ -22,7 +22,7 @@ PAGE = "before\n<!-- claims ONCE -->\n| old |\n<!-- end of claims -->\nafter\n"
 needs_ledger = pytest.mark.skipif(not LEDGER.is_file(), reason="evidence/ is not beside this copy of driftlab")
 
 
-def held(*lines: Line, sizes: tuple[str, ...] = ()) -> Evidence:
+def held(*lines: Line, sizes: tuple[tuple[str, str], ...] = ()) -> Evidence:
     return Evidence(newest(lines), frozenset(sizes), factory.TODAY)
 
 
@@ -83,7 +83,7 @@ def test_lines_of_the_words_of_today_are_judged_as_they_were():
 def test_every_recorded_run_is_on_a_page():
     text, sizes = "".join(page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md")), evidence_of(DOCS).sizes
     for _, experiment, size in newest(read_ledger(LEDGER)):
-        run = f"`driftlab run {experiment}" + (f" --set size={size}`" if size in sizes else "")
+        run = f"`driftlab run {experiment}" + (f" --set size={size}`" if (experiment, size) in sizes else "")
         assert (f"| {experiment}" if experiment.startswith("benchmarks/") else run) in text
 
 
@@ -126,16 +126,19 @@ def test_stale_lines_are_marked_with_the_reason():
 
 
 def test_sizes_named_in_marks_have_separate_tables():
+    """A size of the same name of another experiment does not."""
+    city, elsewhere = ("ams-table1", "city"), ("ams-table2", "city")
     marked = PAGE.replace("ONCE", "ONCE AMS-5 of size city")
-    assert sizes_in([PAGE, marked]) == {"city"}
+    assert sizes_in([PAGE, marked]) == {city, ("ams-fig4", "city")}
     lines = [line("ONCE-1", 0.1), line("ONCE-1", 0.2, size="city")]
-    table = fill_tables(marked, held(*lines, sizes=("city",)))
+    table = fill_tables(marked, held(*lines, sizes=(city,)))
     assert [row.partition(":")[0] for row in table.splitlines() if "ams-" in row] == [
         *("| ONCE-1", "| ONCE-2", "| ONCE-3"),
         "* `driftlab run ams-table1 --set size=city`",
     ]
     assert "| +0.200 |" in table
-    assert "| +0.100 |" in fill_tables(PAGE, held(*lines, sizes=("city",)))
+    assert "| +0.100 |" in fill_tables(PAGE, held(*lines, sizes=(city,)))
+    assert "| +0.200 |" in fill_tables(PAGE, held(*lines, sizes=(elsewhere,)))
     assert "| +0.200 |" in fill_tables(PAGE, held(*lines))  # the newest of the sizes that no mark names
 
 

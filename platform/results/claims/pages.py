@@ -14,9 +14,9 @@ The column "evidence" names the score that a claim reads: the score of the paper
 as if they were in time, or the live score.
 
 The mark `<!-- claims AMS of size city -->` shows the claims that runs of that size measured, and
-`<!-- claims AMS-1 by ams-table2 -->` the value that another experiment measured. A size that any mark lists is shown
-in the tables of these marks only; other tables show the most recent of the remaining sizes. A line is marked as stale
-if the code, the experiment or the claim has changed since it was recorded.
+`<!-- claims AMS-1 by ams-table2 -->` the value that another experiment measured. A size of an experiment that any mark
+lists is shown in the tables of these marks only; other tables show the most recent of the remaining sizes. A line is
+marked as stale if the code, the experiment or the claim has changed since it was recorded.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ HEAD = "| claim | paper | ours | 95 % interval | evidence | verdict | run |\n|--
 
 @dataclass(frozen=True)
 class Evidence:
-    """The newest lines of a ledger, and the sizes that marks name."""
+    """The newest lines of a ledger, and the sizes of experiments that marks name."""
 
     lines: dict[Key, Line]
-    sizes: frozenset[str] = frozenset()
+    sizes: frozenset[tuple[str, str]] = frozenset()  # with their experiments
     digests: Digests = field(default_factory=Digests)
 
     def of(self, experiment: str, size: str | None) -> dict[str, Line]:
         """Return the lines of an experiment by claim, at this size or, for None, the most recent size."""
         own = [line for line in self.lines.values() if line["experiment"] == experiment]
         if size is None:
-            own = [line for line in own if line["size"] not in self.sizes]
+            own = [line for line in own if (experiment, line["size"]) not in self.sizes]
         return {line["claim"]: line for line in own if line["size"] == (size or own[-1]["size"])}
 
     def stale(self, line: Line) -> str:
@@ -82,9 +82,10 @@ def evidence_of(docs: Path) -> Evidence:
     )
 
 
-def sizes_in(pages: Iterable[str]) -> frozenset[str]:
-    """List the sizes that the marks on pages name."""
-    return frozenset(size for text in pages for _, _, size, *_ in PLACE.findall(text) if size)
+def sizes_in(pages: Iterable[str]) -> frozenset[tuple[str, str]]:
+    """List the experiments and sizes that the marks on pages name."""
+    marks = [(names, size) for text in pages for _, names, size, *_ in PLACE.findall(text) if size]
+    return frozenset((claim.experiment, size) for names, size in marks for claim in of_place(names))
 
 
 def fill_tables(text: str, evidence: Evidence) -> str:
