@@ -1,4 +1,4 @@
-"""The command of the deploy file, submitted as a job to a local cluster, has the tables of one process."""
+"""A job on a local cluster, by the command of the deploy file."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def answers(address: str) -> bool:
+def is_listening(address: str) -> bool:
     try:
         with urllib.request.urlopen(f"{address}/api/version", timeout=5):
             return True
-    except urllib.error.HTTPError:  # it wants the token
+    except urllib.error.HTTPError:  # the request has no token
         return True
     except OSError:
         return False
@@ -57,7 +57,7 @@ def answers(address: str) -> bool:
 
 @pytest.fixture
 def head(no_ray, tmp_path, monkeypatch):
-    """The address of the job server of a new cluster on this computer, with a token as in the deploy files."""
+    """The address of the job server of a new cluster with a token."""
     monkeypatch.setenv("PATH", f"{BIN}{os.pathsep}{os.environ['PATH']}")  # of jobs too
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
@@ -70,7 +70,7 @@ def head(no_ray, tmp_path, monkeypatch):
     log = (tmp_path / "head.log").open("w")
     started = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     address, deadline = f"http://127.0.0.1:{dashboard}", time.monotonic() + START_S
-    while not answers(address):
+    while not is_listening(address):
         assert started.poll() is None, (tmp_path / "head.log").read_text()
         assert time.monotonic() < deadline, (tmp_path / "head.log").read_text()
         time.sleep(0.5)
