@@ -7,7 +7,6 @@ import inspect
 from pathlib import Path
 
 import pytest
-import ray
 
 from driftlab.actors import cluster
 
@@ -22,8 +21,6 @@ FILES = sorted(Path(cluster.__file__).parent.glob("*.py"))
 
 @pytest.mark.parametrize(("module", "name"), USED.items())
 def test_ray_has_the_private_names_that_driftlab_uses(module, name):
-    if name.startswith("maybe_") and ray.__version__ < "2.56":
-        pytest.skip("this Ray enables tokens by itself")
     found = __import__(module, fromlist=[name])
     assert hasattr(found, name), f"{module}.{name}: see its use in actors/cluster.py"
 
