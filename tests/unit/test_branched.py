@@ -205,7 +205,7 @@ def test_the_further_the_frozen_part_reaches_the_less_a_step_keeps(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
     measured = importlib.import_module("training_memory")
     images = torch.zeros(256, 3, *factory.SIZE)  # with few frames the momentum of later, wider stages is more
-    kept = [measured.training_bytes(stage, x) for stage, x in measured.stages_of(modules(), images)]
+    kept = [measured.training_bytes(stage, x) for stage, x, _ in measured.stages_of(modules(), images)]
     assert len(kept) == 4 and kept == sorted(kept, reverse=True) and len(set(kept)) == 4
 
 

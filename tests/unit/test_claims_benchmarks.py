@@ -9,9 +9,8 @@ from driftlab.platform.results.claims import benchmarks, cells, ledger
 from driftlab.platform.results.claims.ledger import Digests, read_ledger, stale
 
 MEMORY = {"benchmark": "training_memory", "classes": 10, "stages_mb": [4, 3, 2, 1], "exits": [0.1, 0.2, 0.3]}
-MEMORY["light_mb"] = dict.fromkeys(
-    ("shufflenet", "squeezenet", "resnet18", "mobilenet_v3_large", "mobilenet_v3_small", "transformer"), 5
-)
+LIGHT = ("shufflenet", "squeezenet", "resnet18", "mobilenet_v3_large", "mobilenet_v3_small", "transformer")
+MEMORY |= {"light_mb": dict.fromkeys(LIGHT, 5), "light_h": dict.fromkeys(LIGHT, 2.0), "stages_h": [3, 2, 2, 1]}
 STAGE_2 = "adascale-table3: Stage 2, training memory"
 
 
@@ -28,7 +27,7 @@ def printed(tmp_path, monkeypatch):
 def test_cells_have_the_value_of_their_line_and_no_interval(printed, capsys):
     benchmarks.main(["training_memory"])
     benchmarks.main(["training_memory"])
-    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["13", "0"]
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["23", "0"]
     lines = {line["claim"]: line for line in read_ledger(ledger.LEDGER)}
     assert lines[STAGE_2]["value"] == 3
     assert lines["adascale-fig7c: two branches, "]["value"] == pytest.approx(10)  # percent

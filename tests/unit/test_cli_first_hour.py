@@ -91,7 +91,7 @@ def test_a_dry_run_prints_the_grid_with_time_and_disk():
     grid = {name.strip(): text.strip() for name, text in rows.items()}
     places = ["systems", "workloads", "fleets", "seeds", "placement"]
     assert list(grid) == [*places, "networks", "frames", "time", "memory", "disk"]
-    assert grid["placement"] == "nodes: fleet 'alone' has 9 devices"
+    assert grid["placement"] == "nodes: 'ams' has a server, which the 9 devices of 'alone' share"
     assert grid["systems"] == "ams, ams-steady, ams-patient  [3]"
     assert "devices-4 (4 devices)" in grid["fleets"]
     assert grid["frames"] == f"{3 * 5 * (9 + 4 + 6 + 9) * 150:,}"
