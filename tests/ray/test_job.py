@@ -16,15 +16,18 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 from documents_factory import TINY
+from sockets_factory import listening, on_network
 
 from driftlab.actors import deploy
 from driftlab.platform.lab.seal import run
 from driftlab.platform.results.tables.diff import differences
 
 START_S, JOB_S, STOP_S = 120, 240, 30
+LOOPBACK = Path(__file__).parent / "loopback"
 BIN = Path(sys.executable).parent
 DOCUMENT = {**TINY, "systems": ["no_custom", TINY["systems"][2]], "seeds": [0, 1]}
 
@@ -59,30 +62,35 @@ def is_listening(address: str) -> bool:
 def head(no_ray, tmp_path, monkeypatch):
     """The address of the job server of a new cluster with a token."""
     monkeypatch.setenv("PATH", f"{BIN}{os.pathsep}{os.environ['PATH']}")  # of jobs too
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(LOOPBACK), os.environ["PYTHONPATH"]]))
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     port, dashboard, agent, client = free_ports(4)
     folder = tempfile.mkdtemp(prefix="job-")  # that of pytest is too long for sockets
     command = [BIN / "ray", "start", "--head", "--block", "--num-cpus=2", f"--port={port}", "--include-dashboard=true"]
-    command += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"]
+    command += ["--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"]
     command += [f"--dashboard-agent-listen-port={agent}", f"--ray-client-server-port={client}"]
     command += [f"--temp-dir={folder}", "--object-store-memory=100000000", "--disable-usage-stats"]
     log = (tmp_path / "head.log").open("w")
     started = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     address, deadline = f"http://127.0.0.1:{dashboard}", time.monotonic() + START_S
-    while not is_listening(address):
-        assert started.poll() is None, (tmp_path / "head.log").read_text()
-        assert time.monotonic() < deadline, (tmp_path / "head.log").read_text()
-        time.sleep(0.5)
-    yield address
-    started.send_signal(signal.SIGTERM)
     try:
-        started.wait(STOP_S)
+        while not is_listening(address):
+            assert started.poll() is None, (tmp_path / "head.log").read_text()
+            assert time.monotonic() < deadline, (tmp_path / "head.log").read_text()
+            time.sleep(0.5)
+        processes = [psutil.Process(started.pid), *psutil.Process(started.pid).children(recursive=True)]
+        assert not on_network(listening(processes))
+        yield address
     finally:
-        if started.poll() is None:
-            os.killpg(started.pid, signal.SIGKILL)
-        log.close()
-        shutil.rmtree(folder, ignore_errors=True)
+        started.send_signal(signal.SIGTERM)
+        try:
+            started.wait(STOP_S)
+        finally:
+            if started.poll() is None:
+                os.killpg(started.pid, signal.SIGKILL)
+            log.close()
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.slow
