@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import psutil
 from _shared import options_of, report
@@ -30,6 +31,7 @@ from devices import StrictProgress
 from driftlab.actors.backend import RayBackend
 from driftlab.actors.cluster import PATIENT, ClusterConfig
 from driftlab.actors.session import RaySession
+from driftlab.platform.lab import parts
 from driftlab.platform.lab.seal import run
 
 STORE_BYTES = 100 * 2**20
@@ -190,6 +192,15 @@ def compare(backend: CountedBackend | None, devices: int, duration_s: float) -> 
     return many.per_device(few, devices - small)
 
 
+def as_nodes(devices: int, duration_s: float, clusters: Sequence[int], workers: int) -> None:
+    """Report the costs of a device in this process, and on clusters of several sizes."""
+    report({"benchmark": "scaling", "what": "nodes", "computers": 0, **compare(None, devices, duration_s)})
+    for computers in clusters:
+        with cluster_of(computers, workers) as backend:
+            cost = compare(backend, devices, duration_s)
+        report({"benchmark": "scaling", "what": "nodes", "computers": computers, **cost, "predicted": predicted(cost)})
+
+
 def predicted(cost: dict[str, float]) -> dict[str, Any]:
     """Return the time and the memory of the largest fleet, by the part that limits it."""
     devices, cores = PREDICTED["devices"], PREDICTED["computers"] * PREDICTED["cores"]
@@ -208,19 +219,15 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fleets", type=int, nargs="*", default=[100, 1000, 10_000], help="sizes of those in parts")
     parser.add_argument("--learning", type=int, nargs="*", default=[100, 1000], help="the same with training (tent)")
-    parser.add_argument("--devices", type=int, default=300, help="of those as nodes; 0: none")
+    parser.add_argument("--devices", type=int, default=200, help="of those as nodes; 0: none")
     parser.add_argument("--duration-s", type=float, default=20.0)
     parser.add_argument("--computers", type=int, nargs="*", default=[1, 2, 4])
     parser.add_argument("--workers", type=int, default=2)
     quick = {"fleets": [4], "learning": [], "devices": 10, "duration_s": 3.0, "computers": [1], "workers": 1}
     options = options_of(parser, **quick)
     if options.devices:  # first, since the peak of the driver's memory never falls
-        one = compare(None, options.devices, options.duration_s)
-        report({"benchmark": "scaling", "what": "nodes", "computers": 0, **one})
-    for computers in options.computers if options.devices else ():
-        with cluster_of(computers, options.workers) as backend:
-            cost = compare(backend, options.devices, options.duration_s)
-        report({"benchmark": "scaling", "what": "nodes", "computers": computers, **cost, "predicted": predicted(cost)})
+        with mock.patch.object(parts, "PART_DEVICES", options.devices):  # as if they shared a server
+            as_nodes(options.devices, options.duration_s, options.computers, options.workers)
     for system, fleets in (("no_custom", options.fleets), ("tent", options.learning)):
         if fleets:
             in_parts(system, sorted(fleets), options.duration_s, options.workers)
