@@ -1,4 +1,4 @@
-"""Make every process of a Ray that has this folder in PYTHONPATH listen on the loopback interface only."""
+"""Make every process of Ray listen on the loopback interface only, where PYTHONPATH has this folder."""
 
 from __future__ import annotations
 
