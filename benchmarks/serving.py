@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import http.client
 import itertools
+import json
 import socket
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -44,13 +46,14 @@ from driftlab.platform.streaming.wire.samples import pack
 from driftlab.serve_apps.hosting import HostedSession
 from driftlab.serve_apps.http_server import HttpServer, ServerAddress
 from driftlab.serve_apps.quotas import Limits
-from driftlab.serve_apps.routes import build_app
+from driftlab.serve_apps.routes import ServerApp
 from driftlab.serve_apps.sessions import SessionRegistry
 
 TOKEN, RATE, INTERVAL_S = "a token of a benchmark", 1e6, 10.0
 BATCH, UPLOAD_FRAMES = 32, 10
 ROUNDS = 3  # of interleaved measurements
 CORES = 2
+CLIENTS = str(Path(__file__).with_name("_clients.py"))
 SIZE = (32, 48)
 PARTS = ("predictions", "camera", "sessions")
 GOALS = {"more_ms": 3.0, "throughput": 0.7, "sessions": 100, "camera": 1.1}
@@ -99,7 +102,7 @@ def _echo(url: str) -> str:
 def on_uvicorn(folder: Path, sessions: int) -> Iterator[tuple[str, Callable[[], str] | None]]:
     """Serve without Ray."""
     registry = SessionRegistry(folder, TOKEN, Limits(max_sessions=sessions, rate_limit=RATE))
-    server = HttpServer(build_app(lambda: registry), ServerAddress("127.0.0.1", 0))
+    server = HttpServer(ServerApp(lambda: registry), ServerAddress("127.0.0.1", 0))
     try:
         yield f"http://127.0.0.1:{server.port}", None
     finally:
@@ -130,29 +133,19 @@ class Posted:
 
 def measure_requests(sent: Posted, clients: int, requests: int) -> dict[str, float]:
     """Send requests from several clients at once; return the rate of images, and their times."""
-    took_s: list[float] = []
+    head = f"POST {sent.path} HTTP/1.1\r\nHost: server\r\nContent-Length: {len(sent.body)}\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in sent.headers.items())
+    message, each = f"{head}\r\n".encode() + sent.body, max(1, requests // clients // sent.images)
+    port = int(sent.url.rpartition(":")[2])
+    asked = {"port": port, "bytes": len(message), "clients": clients, "requests": each}
     cpu_s = server_cpu_s()
-
-    def send() -> None:
-        connection = http.client.HTTPConnection(sent.url.removeprefix("http://"), timeout=120)
-        for _ in range(max(1, requests // clients // sent.images)):
-            began_s = time.perf_counter()
-            connection.request("POST", sent.path, sent.body, sent.headers)
-            reply = connection.getresponse()
-            reply.read()
-            assert reply.status == 200, reply.status
-            took_s.append(time.perf_counter() - began_s)
-        connection.close()
-
-    threads = [threading.Thread(target=send) for _ in range(clients)]
-    began_s = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    per_s = sent.images * len(took_s) / (time.perf_counter() - began_s)
+    given = json.dumps(asked).encode() + b"\n" + message
+    done = subprocess.run([sys.executable, CLIENTS], input=given, stdout=subprocess.PIPE, check=True, timeout=600)
+    cpu_s, found = server_cpu_s() - cpu_s, json.loads(done.stdout)
+    took_s = found["took_s"]
+    per_s = sent.images * len(took_s) / found["seconds"]
     times_ms = {f"p{q}_ms": float(np.percentile(took_s, q)) * 1e3 for q in (50, 99)}
-    return {"per_s": per_s, **times_ms, "cpu_ms": max(1e-6, server_cpu_s() - cpu_s) / len(took_s) / sent.images * 1e3}
+    return {"per_s": per_s, **times_ms, "cpu_ms": max(1e-6, cpu_s) / len(took_s) / sent.images * 1e3}
 
 
 def bare(session: HostedSession, image: np.ndarray[Any, Any], clients: int, requests: int) -> dict[str, float]:

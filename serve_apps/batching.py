@@ -4,7 +4,7 @@ A request holds an encoded image, or the pixels of several.
 
 An image never waits for a batch to fill; the images that arrive during one batch form the next. Images are decoded in
 a child process with limits. Large images have a thread and a process of lower priority, so that small ones do not wait
-for them.
+for them. The pixels of a small batch are predicted on the event loop: to pass them to a thread would take as long.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ MAX_BATCH = 32  # images
 MAX_BATCH_PIXELS = 2**20  # of the images of a batch; a larger image is predicted alone
 LARGE_PIXELS = 2**16  # of an image or of the network's input; larger ones are predicted at lower priority
 NICE = 10  # of that priority
+AT_ONCE_PIXELS = 2**16  # of the images of a batch that the event loop predicts itself
 Images = npt.NDArray[np.uint8]  # [n, height, width, 3], RGB
 
 
@@ -51,6 +52,10 @@ class _Waiting:
     content: bytes | Images  # an encoded image, or the pixels of several
     pixels: int
     future: asyncio.Future[Prediction]
+
+    @property
+    def is_raw(self) -> bool:
+        return not isinstance(self.content, bytes)
 
     @property
     def count(self) -> int:
@@ -118,12 +123,16 @@ class _Lane:
         loop = asyncio.get_running_loop()
         try:
             while self._waiting:
+                await asyncio.sleep(0)  # requests that have arrived already join the batch
                 session, waiting = self._waiting.popitem(last=False)
                 count = _batch_size(waiting)
                 if waiting[count:]:
                     self._waiting[session] = waiting[count:]
                 contents = [one.content for one in waiting[:count]]
-                replies = await loop.run_in_executor(self._thread, self._predict_batch, session, contents)
+                if _is_small(session, waiting[:count]):
+                    replies = self._predict_batch(session, contents)
+                else:
+                    replies = await loop.run_in_executor(self._thread, self._predict_batch, session, contents)
                 for one, reply in zip(waiting[:count], replies, strict=True):
                     _settle(one.future, reply)
         finally:
@@ -144,6 +153,12 @@ def _batch_size(waiting: Sequence[_Waiting]) -> int:
     pixels, counts = accumulate(one.pixels for one in waiting), accumulate(one.count for one in waiting)
     fit = (size <= MAX_BATCH_PIXELS and count <= MAX_BATCH for size, count in zip(pixels, counts, strict=True))
     return max(1, sum(fit))
+
+
+def _is_small(session: HostedSession, waiting: Sequence[_Waiting]) -> bool:
+    """Return whether to predict a batch takes a few milliseconds at most, and waits for nothing."""
+    pixels = sum(one.count for one in waiting) * prod(session.app.size)
+    return pixels <= AT_ONCE_PIXELS and not session.is_updating and all(one.is_raw for one in waiting)
 
 
 def predict_contents(

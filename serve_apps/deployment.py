@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import ray
-from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 from ray import serve
 from ray.serve import Application
@@ -28,7 +27,7 @@ from driftlab.actors.sessions import start_workers
 from driftlab.errors import RequestError
 from driftlab.serve_apps.http_server import HttpServer, ServerAddress, listener_of
 from driftlab.serve_apps.quotas import Limits
-from driftlab.serve_apps.routes import build_app
+from driftlab.serve_apps.routes import ServerApp
 from driftlab.serve_apps.session_router import SHARD, SessionRouter
 from driftlab.serve_apps.sessions import SessionRegistry
 from driftlab.serve_apps.shards import take_shard
@@ -70,9 +69,9 @@ def _replica() -> Any:
     return serve.get_replica_context().servable_object
 
 
-def build_ingress() -> FastAPI:
-    """Return the FastAPI application of the replica."""
-    return build_app(lambda: _replica().hub)
+def build_ingress() -> ServerApp:
+    """Return the application of the replica."""
+    return ServerApp(lambda: _replica().hub)
 
 
 @serve.deployment(
@@ -99,8 +98,8 @@ class ModelStreaming:
         where = ServerAddress(args.host, args.port, args.cert, args.key)
         self.door = None
         if args.port:
-            app = build_app(lambda: self.hub)
-            app.state.batches.warm_up()
+            app = ServerApp(lambda: self.hub)
+            app.batches.warm_up()
             self.door = HttpServer(app, where)
 
     def record_routing_stats(self) -> dict[str, int]:

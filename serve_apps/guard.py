@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,12 +13,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from driftlab.serve_apps.http_server import accept_connection
 from driftlab.serve_apps.quotas import QuotaExceeded
+from driftlab.serve_apps.replies import RETRY_AFTER, refuse
 from driftlab.serve_apps.sessions import SessionRegistry
 from driftlab.serve_apps.tokens import TOKEN_REQUIRED, token_of
 
 BODY_TIMEOUT_S = 30.0  # for the whole body
 SLOW_S, MAX_SLOW = 1.0, 200  # delay of refusals above a limit; as many of them at the same time
-RETRY_AFTER = {"Retry-After": "2"}
 CLOSE = {"Connection": "close"}  # the client of a refused token must connect again
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; img-src 'self' blob: data:; style-src 'unsafe-inline'; "
@@ -28,7 +27,7 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 _ENCODED_HEADERS = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
-SESSION = "driftlab.session"  # entry of the scope: the session of the token, None for another token
+HUB, SESSION = "driftlab.hub", "driftlab.session"  # of the scope: registry; the token's session, None for other tokens
 DENIAL = "websocket.http.response"  # ASGI extension that refuses a WebSocket with an HTTP status
 
 
@@ -42,7 +41,8 @@ class AccessMiddleware:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        connection = HTTPConnection(scope)
+        connection, hub = HTTPConnection(scope), self.hub()
+        scope[HUB] = hub
         refused = self._refused(connection)
         if refused is None:
             accept_connection(scope)
@@ -50,15 +50,15 @@ class AccessMiddleware:
         if scope["type"] == "websocket":
             await (self.app(scope, receive, send) if refused is None else deny(scope, receive, send, *refused))
             return
-        counted, hub = self._counting(send), self.hub()
+        counted = self._counting(send)
         if refused is not None:
-            await _reply(counted, *refused)
+            await refuse(counted, *refused)
             return
         try:
             with hub.quotas.request(scope[SESSION]) as read:
                 await self.app(scope, self._limited(receive, read), counted)
         except QuotaExceeded as error:  # before the route; the application replies to one within it
-            await _reply(counted, 429, str(error), RETRY_AFTER)
+            await refuse(counted, 429, str(error), RETRY_AFTER)
         except ClientDisconnect:  # before the end of its body, so a reply has no receiver
             pass
 
@@ -156,14 +156,6 @@ async def _within(receive: Receive, max_s: float) -> Message | None:
         timer.cancel()
 
 
-async def _reply(send: Send, status: int, reason: str, headers: dict[str, str]) -> None:
-    body = json.dumps({"detail": reason}).encode()
-    complete = {"content-type": "application/json", "content-length": str(len(body)), **headers}
-    encoded = [(name.lower().encode(), value.encode()) for name, value in complete.items()]
-    await send({"type": "http.response.start", "status": status, "headers": encoded})
-    await send({"type": "http.response.body", "body": body})
-
-
 async def deny(
     scope: Scope, receive: Receive, send: Send, status: int, reason: str, headers: dict[str, str] | None = None
 ) -> None:
@@ -175,4 +167,4 @@ async def deny(
     async def renamed(message: Any) -> None:
         await send({**message, "type": f"websocket.{message['type']}"})
 
-    await _reply(renamed, status, reason, headers or {})
+    await refuse(renamed, status, reason, headers or {})

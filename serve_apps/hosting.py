@@ -155,6 +155,11 @@ class HostedSession:
             job = self._session.call(self.app.node("application"), "predict_images", images)
             return job.reply.facts.version, job.reply.payload
 
+    @property
+    def is_updating(self) -> bool:
+        """Return whether predictions wait for a new version of the network."""
+        return self._using.locked()
+
     def source_summary(self) -> bytes:
         """Return the adaptation's source summary as safetensors; empty if it uses none."""
         job = self.app.networks.packs.get(repr(self.cell.runner.cell.system.adaptation))

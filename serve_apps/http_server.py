@@ -111,7 +111,8 @@ class UnknownConnections:
         async def marked(scope: Scope, receive: Receive, send: Send) -> None:
             client = scope.get("client")
             accept = partial(self.drop, None if client is None else tuple(client))
-            await app({**scope, "extensions": {**(scope.get("extensions") or {}), ACCEPT: accept}}, receive, send)
+            scope["extensions"] = {**(scope.get("extensions") or {}), ACCEPT: accept}
+            await app(scope, receive, send)
 
         return marked
 

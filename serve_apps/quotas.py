@@ -47,6 +47,10 @@ class TokenBuckets:
     clock: Callable[[], float] = time.monotonic
     left: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)  # units left and time, by key
     lock: threading.Lock = field(default_factory=threading.Lock)
+    burst: float = field(init=False)  # units
+
+    def __post_init__(self) -> None:
+        self.burst = max(1.0, self.burst_s * self.per_s)
 
     def allow(self, key: str, units: float = 1.0) -> bool:
         """Take units if they are left, and return whether they were; more than the burst take all of it."""
@@ -55,10 +59,6 @@ class TokenBuckets:
     def charge(self, key: str, units: float) -> None:
         """Take units that were used already; the key may fall into debt."""
         self._take(key, units, -math.inf)
-
-    @property
-    def burst(self) -> float:
-        return max(1.0, self.burst_s * self.per_s)
 
     def _take(self, key: str, units: float, needed: float) -> bool:
         """Take units if at least `needed` are left."""

@@ -8,93 +8,31 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import Body, Depends, FastAPI, HTTPException, Query, Request, Response, WebSocket
+from fastapi import Body, FastAPI, HTTPException, Query, Request, Response, WebSocket
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.requests import HTTPConnection
+from starlette.types import Receive, Scope, Send
 
-from driftlab.errors import DriftlabError, RequestError, WireError
+from driftlab.errors import DriftlabError
 from driftlab.platform.field.messages import FORMAT, MAX_REPORT_BYTES, check_format
 from driftlab.platform.field.request import SessionRequest
 from driftlab.platform.results.board.page import render
-from driftlab.serve_apps.batching import ImageBatches, Prediction, checked_pixels, raw_images
+from driftlab.serve_apps import predicting
+from driftlab.serve_apps.access import NO_SESSION, AnyHub, Opener, Owner, Session, find_session, hub_of, read_body
+from driftlab.serve_apps.batching import ImageBatches
 from driftlab.serve_apps.demo import DemoDevice
-from driftlab.serve_apps.guard import RETRY_AFTER, SESSION, AccessMiddleware, deny
-from driftlab.serve_apps.hosting import HostedSession, UploadQueueFull
-from driftlab.serve_apps.images import image_of, prediction_document
+from driftlab.serve_apps.guard import AccessMiddleware, deny
+from driftlab.serve_apps.hosting import HostedSession
+from driftlab.serve_apps.images import image_of
 from driftlab.serve_apps.live import exchange
 from driftlab.serve_apps.quotas import QuotaExceeded
-from driftlab.serve_apps.sessions import ServerFull, SessionRegistry
-from driftlab.serve_apps.tokens import TOKEN_REQUIRED, token_of
+from driftlab.serve_apps.replies import BINARY, RETRY_AFTER, refusal_of
+from driftlab.serve_apps.sessions import SessionRegistry
+from driftlab.serve_apps.tokens import token_of
 
-NO_SESSION = "this session does not exist"
 MAX_HOLD_S = 30.0
-BINARY = "application/octet-stream"
-PIXELS = "application/x-rgb"  # of images of the network's size, one after another
-
-
-def hub_of(connection: HTTPConnection) -> SessionRegistry:
-    hub: SessionRegistry = connection.app.state.hub()
-    return hub
-
-
-async def any_hub(request: Request) -> SessionRegistry:
-    """Accept every valid token; a coroutine, since FastAPI runs a plain function in another thread."""
-    return hub_of(request)
-
-
-async def owner(request: Request) -> SessionRegistry:
-    """Accept the server's token only."""
-    hub = hub_of(request)
-    if not hub.is_owner(token_of(request)):
-        raise HTTPException(401, "give the server's token", TOKEN_REQUIRED)
-    if request.headers.get("sec-fetch-site") == "cross-site" and request.method != "GET":
-        raise HTTPException(403, "pages of other sites must not change sessions")
-    return hub
-
-
-async def opener(request: Request) -> SessionRegistry:
-    """Accept the enrolment token, at a limited rate, and the server's."""
-    hub = hub_of(request)
-    if not hub.is_enrolment(token_of(request)):
-        return await owner(request)
-    if not hub.openings.allow(""):
-        raise HTTPException(429, f"more than {hub.limits.openings:g} new sessions per second", RETRY_AFTER)
-    return hub
-
-
-async def session_of(request: Request, name: str) -> HostedSession:
-    """Accept the session's token and the server's; any other session's token gets status 404."""
-    if request.scope[SESSION] is None:
-        await owner(request)
-    session = _find_session(request, name)
-    if session is None:
-        raise HTTPException(404, NO_SESSION)
-    return session
-
-
-def _find_session(connection: HTTPConnection, name: str) -> HostedSession | None:
-    own = connection.scope[SESSION]
-    return hub_of(connection).sessions.get(name) if own in (None, name) else None
-
-
-AnyHub = Annotated[SessionRegistry, Depends(any_hub)]
-Owner = Annotated[SessionRegistry, Depends(owner)]
-Opener = Annotated[SessionRegistry, Depends(opener)]
-Session = Annotated[HostedSession, Depends(session_of)]
-
-
-async def read_body(request: Request, max_bytes: int) -> bytes:
-    """Return a body; raise at the limit without reading the rest."""
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > max_bytes:
-            raise HTTPException(413, f"the body has more than {max_bytes} bytes")
-        parts.append(part)
-    return b"".join(parts)
 
 
 # Routes ---------------------------------------------------------------------------------------------------------------
@@ -113,7 +51,7 @@ async def metrics(request: Request, hub: Owner) -> Response:
 
 async def live(socket: WebSocket, name: str, after: Annotated[int, Query(ge=0)] = 0) -> None:
     """Receive uploads and send results over a WebSocket."""
-    session = _find_session(socket, name)
+    session = find_session(socket.scope, name)
     if session is None:
         await deny(socket.scope, socket.receive, socket.send, 404, NO_SESSION)
         return
@@ -133,7 +71,7 @@ async def page(hub: Owner) -> HTMLResponse:
 async def openapi(request: Request, hub: Owner) -> dict[str, Any]:
     """Return the description of all routes."""
     description: dict[str, Any] = request.app.openapi()
-    return description
+    return description | {"paths": {**description["paths"], predicting.PATH: {"post": predicting.DESCRIPTION}}}
 
 
 async def list_sessions(hub: Owner) -> dict[str, Any]:
@@ -180,13 +118,13 @@ async def timeline(session: Session) -> dict[str, Any]:
 
 async def report(request: Request, session: Session) -> Response:
     """Store a report of the device: time, frame rate, latency and score as a JSON list."""
-    session.report(await read_body(request, MAX_REPORT_BYTES))
+    session.report(await read_body(request.receive, MAX_REPORT_BYTES))
     return Response()
 
 
 async def upload(request: Request, session: Session) -> Response:
     """Store one upload: a header that lists its frames, then the bytes of the codec."""
-    body = await read_body(request, hub_of(request).limits.body_bytes)
+    body = await read_body(request.receive, hub_of(request).limits.body_bytes)
     return Response(str(await run_in_threadpool(session.upload, body)), media_type="text/plain")
 
 
@@ -213,35 +151,6 @@ async def resync(hub: AnyHub, session: Session, name: str) -> Response:
     """Request a result with all weights; return the number of the newest result before it."""
     hub.quotas.resync(name)
     return Response(str(session.ask_all()), media_type="text/plain")
-
-
-async def predict(request: Request, name: str) -> Response:
-    """Predict a PNG or JPEG image, or the pixels of several; the reply has the version of the network."""
-    session, hub = await session_of(request, name), hub_of(request)  # no dependency: it would double the time
-    body = await read_body(request, hub.limits.image_bytes)
-    batches: ImageBatches = request.app.state.batches
-    raw = request.headers.get("content-type") == PIXELS
-    content = raw_images(body, session.app.size) if raw else body
-    hub.quotas.check_processor(name)
-    hub.quotas.decode(name, len(body) if raw else 3 * checked_pixels(body))
-    with hub.meters.prediction_s.time():
-        found = await batches.predict(session, content)
-    if request.headers.get("accept") == BINARY:
-        return _binary(found)
-    documents = [prediction_document(found.version, found.task, one) for one in found.predictions]
-    return Response(b"[" + b",".join(documents) + b"]" if raw else documents[0], media_type="application/json")
-
-
-def _binary(found: Prediction) -> Response:
-    """Return predictions as the bytes of an array, with its type and shape as headers."""
-    if found.predictions.dtype == object:
-        raise HTTPException(406, f"predictions in {found.task} differ in size; accept application/json")
-    headers = {
-        "driftlab-version": str(found.version),
-        "driftlab-type": found.predictions.dtype.str,
-        "driftlab-shape": ",".join(map(str, found.predictions.shape)),
-    }
-    return Response(found.predictions.tobytes(), headers=headers, media_type=BINARY)
 
 
 async def image(session: Session, kind: str) -> Response:
@@ -281,7 +190,6 @@ async def stop_demo(request: Request, hub: Owner) -> dict[str, Any]:
 
 
 ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
-    ("POST", "/sessions/{name}/predict", predict),  # first, as the most frequent one: routes are matched in order
     ("GET", "/healthz", healthz),
     ("GET", "/metrics", metrics),
     ("GET", "/", page),
@@ -303,39 +211,35 @@ ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("POST", "/demo", start_demo),
     ("DELETE", "/demo", stop_demo),
 )
+EXTRA = {  # of the description of a route
+    "/sessions/{name}/uploads": {"requestBody": {"required": True, "content": {BINARY: predicting.BYTES}}}
+}
 
 
-BODIES = {"/sessions/{name}/uploads": (BINARY,), "/sessions/{name}/predict": ("image/png", "image/jpeg", PIXELS)}
+class ServerApp:
+    """The application of a server: checks access, predicts, and has all other routes in `api`."""
+
+    def __init__(self, hub: Callable[[], SessionRegistry]) -> None:
+        """Call `hub` per request, so that the hub may be created later."""
+
+        def charge(session: HostedSession, cpu_s: float) -> None:
+            hub().quotas.charge_processor(session.folder.name, cpu_s)
+
+        self.api, self.batches = _build_api(), ImageBatches(charge)
+        self._entry = AccessMiddleware(predicting.PredictionRoute(self.api, self.batches), hub)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._entry(scope, receive, send)
 
 
-def _body_schema(path: str) -> dict[str, Any] | None:
-    """Return the OpenAPI schema of a binary body."""
-    kinds = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in BODIES.get(path, ())}
-    return {"requestBody": {"required": True, "content": kinds}} if kinds else None
-
-
-def build_app(hub: Callable[[], SessionRegistry]) -> FastAPI:
-    """Return the application; `hub` is called per request, so the hub may be created later."""
-
-    def charge(session: HostedSession, cpu_s: float) -> None:
-        hub().quotas.charge_processor(session.folder.name, cpu_s)
-
+def _build_api() -> FastAPI:
     app = FastAPI(title="driftlab", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.hub, app.state.batches, app.state.demo = hub, ImageBatches(charge), DemoDevice()
+    app.state.demo = DemoDevice()
     for method, path, function in ROUTES:
-        app.add_api_route(path, function, methods=[method], response_model=None, openapi_extra=_body_schema(path))
-    for kind, code, headers in (
-        (ServerFull, 503, RETRY_AFTER),
-        (UploadQueueFull, 429, RETRY_AFTER),
-        (QuotaExceeded, 429, RETRY_AFTER),
-        (WireError, 422, {}),
-        (RequestError, 422, {}),
-        (DriftlabError, 500, {}),
-    ):
-        app.add_exception_handler(kind, partial(_reply_refused, code=code, headers=headers))
+        app.add_api_route(path, function, methods=[method], response_model=None, openapi_extra=EXTRA.get(path))
+    app.add_exception_handler(DriftlabError, _reply_refused)
     app.add_exception_handler(RequestValidationError, _reply_invalid)
     app.add_api_websocket_route("/sessions/{name}/live", live)
-    app.add_middleware(AccessMiddleware, hub=hub)
     return app
 
 
@@ -345,5 +249,6 @@ async def _reply_invalid(request: Request, error: Any) -> JSONResponse:
     return JSONResponse({"detail": "; ".join(faults)}, 422)
 
 
-async def _reply_refused(request: Request, error: Exception, code: int, headers: dict[str, str]) -> JSONResponse:
-    return JSONResponse({"detail": str(error)}, code, headers=headers)
+async def _reply_refused(request: Request, error: Exception) -> Response:
+    status, body, headers = refusal_of(error)
+    return Response(body, status, headers, "application/json")

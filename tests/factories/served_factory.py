@@ -7,7 +7,7 @@ import contextlib
 from driftlab.platform.field.client import Client
 from driftlab.serve_apps.http_server import HttpServer, ServerAddress
 from driftlab.serve_apps.quotas import Limits, SessionQuotas, TokenBuckets
-from driftlab.serve_apps.routes import build_app
+from driftlab.serve_apps.routes import ServerApp
 from driftlab.serve_apps.server_metrics import ServerMetrics
 from driftlab.serve_apps.sessions import SessionRegistry
 
@@ -50,7 +50,7 @@ class Served:
 
     def start(self):
         self.hub = SessionRegistry(self.folder, TOKEN, self.limits)
-        self.app = build_app(lambda: self.hub)
+        self.app = ServerApp(lambda: self.hub)
         self.door = HttpServer(self.app, ServerAddress("127.0.0.1", self.port, *map(str, self.tls or ())))
         self.port = self.door.port
 

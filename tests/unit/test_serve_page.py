@@ -116,7 +116,7 @@ def test_the_fleet_names_every_session_with_its_state(server, browser):
 
 
 def test_it_works_by_keyboard_and_without_a_reload(server, browser):
-    server.app.state.demo = demo = FakeDemo()
+    server.app.api.state.demo = demo = FakeDemo()
     seen = opened(browser, server)
     focused = []
     for _ in range(4):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import threading
 import time
 
 import cv2
@@ -258,3 +259,20 @@ def test_an_upload_gives_an_update_and_a_new_version(server, session):
         assert cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR).shape == (32, 48, 3)
     with pytest.raises(RequestError):
         client.ask("GET", f"{path}/images/other")
+
+
+@pytest.mark.slow
+def test_predictions_that_wait_for_a_new_network_delay_no_other_request(server, session):
+    """The event loop predicts small batches itself, unless it would wait."""
+    hosted, found = server.hub.sessions[session["id"]], []
+    pixels = np.zeros((2, *hosted.app.size, 3), np.uint8).tobytes()
+    with hosted._using:
+        asking = threading.Thread(
+            target=lambda: found.append(sent(server, session, pixels, Content_Type="application/x-rgb")[0])
+        )
+        asking.start()
+        time.sleep(0.2)  # the request is in its batch
+        assert raw(server, "GET", f"/sessions/{session['id']}", session["token"])[0] == 200
+        assert not found
+    asking.join(20)
+    assert found == [200]
