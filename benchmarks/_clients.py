@@ -1,4 +1,4 @@
-"""Send requests over several connections at once from a process of its own; prints the seconds of each.
+"""Send requests over several connections at once, and print their times.
 
 One thread serves all connections: fifty threads of Python would measure how they wait for each other.
 """
@@ -31,7 +31,7 @@ class Connection:
         self.socket.sendall(self.message)
 
     def receive(self) -> bool:
-        """Read what has arrived, and return whether the reply is complete."""
+        """Read the received bytes, and return whether the reply is complete."""
         part = self.socket.recv(READ_BYTES)
         assert part, "the server closed a connection"
         self.received += part

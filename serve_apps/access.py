@@ -1,4 +1,4 @@
-"""Who may call a route: the owner, a device that opens a session, or the device of a session."""
+"""Access to routes: for the owner, for a device that opens a session, or for the device of a session."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope
 
 from driftlab.serve_apps.guard import HUB, SESSION
 from driftlab.serve_apps.hosting import HostedSession
-from driftlab.serve_apps.replies import RETRY_AFTER
+from driftlab.serve_apps.replies import MOVED, RETRY_AFTER
 from driftlab.serve_apps.sessions import SessionRegistry
 from driftlab.serve_apps.tokens import TOKEN_REQUIRED, token_of
 
@@ -57,6 +57,8 @@ async def session_in(scope: Scope, name: str) -> HostedSession:
     if scope[SESSION] is None:
         await owner(Request(scope))
     session = find_session(scope, name)
+    if session is None and not scope[HUB].shards.holds(name):
+        raise HTTPException(503, MOVED, RETRY_AFTER)
     if session is None:
         raise HTTPException(404, NO_SESSION)
     return session

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import ray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ray import serve
 from ray.serve import Application
 from ray.serve._private import replica
@@ -28,9 +28,9 @@ from driftlab.errors import RequestError
 from driftlab.serve_apps.http_server import HttpServer, ServerAddress, listener_of
 from driftlab.serve_apps.quotas import Limits
 from driftlab.serve_apps.routes import ServerApp
-from driftlab.serve_apps.session_router import SHARD, SessionRouter
+from driftlab.serve_apps.session_router import REPLICA, SHARDS, SessionRouter
 from driftlab.serve_apps.sessions import SessionRegistry
-from driftlab.serve_apps.shards import take_shard
+from driftlab.serve_apps.shards import AllShards, HeldShards
 
 log = logging.getLogger(__name__)
 NAME = "driftlab"
@@ -41,7 +41,9 @@ LEAN = {  # no extra threads between a request and its route: no route blocks
 }
 MAX_REQUESTS = 400  # at the same time; most are held until there is a result
 REQUEST_TIMEOUT_S = 900  # opening a session may train its network
-STATS_INTERVAL_S = 1.0  # between reports of a replica's shard to the routers
+STATS_INTERVAL_S = 0.5  # between reports of a replica's shards to the routers
+STATES_TIMEOUT_S = 5.0  # for the states of another replica's sessions
+SCALING = {"upscale_delay_s": 10.0, "downscale_delay_s": 120.0}  # devices open sessions at once, and each move costs
 DRAIN_TIMEOUT_S = 5.0  # for rounds to end before the server stops
 LOCAL_SHUTDOWN_TIMEOUT_S, CLUSTER_SHUTDOWN_TIMEOUT_S = 3.0, 60.0  # of Serve; a local Ray is ended in any case
 
@@ -57,12 +59,26 @@ class ServerArgs(BaseModel):
     )
     max_sessions: int = Field(64, ge=1)
     rate_limit: float = Field(200.0, gt=0)  # requests per second of one token
-    replicas: Annotated[int, Field(ge=1, le=256)] = 1  # processes that host sessions
+    replicas: Annotated[int, Field(ge=1, le=256)] = 1  # processes that host sessions, at least
+    max_replicas: Annotated[int, Field(ge=0, le=256)] = 0  # as many if there are enough requests; 0: `replicas`
+    requests_per_replica: Annotated[float, Field(gt=0)] = 100.0  # at the same time, above which there is one more
+    cpus: Annotated[float, Field(ge=0)] = 0.1  # that a replica requests from Ray for itself and its learners
     workers: Annotated[int, Field(ge=0)] = 0  # processes that host learners; 0: one per CPU core
     cert: str = ""  # certificate file, which the demo device trusts
     key: str = ""  # its private key, if the replica listens itself
     host: str = LOOPBACK  # on which the replica listens itself
     port: Annotated[int, Field(ge=0)] = 0  # on which the replica listens itself; 0: Ray Serve's proxies listen
+
+    @model_validator(mode="after")
+    def _check_replicas(self) -> ServerArgs:
+        if 0 < self.max_replicas < self.replicas:
+            raise RequestError(f"The maximum of {self.max_replicas} replicas is less than {self.replicas} replicas.")
+        return self
+
+    @property
+    def most(self) -> int:
+        """Return the maximum number of replicas."""
+        return max(self.replicas, self.max_replicas)
 
 
 def _replica() -> Any:
@@ -80,7 +96,6 @@ def build_ingress() -> ServerApp:
     max_ongoing_requests=MAX_REQUESTS,
     graceful_shutdown_timeout_s=2,
     graceful_shutdown_wait_loop_s=0.1,
-    ray_actor_options={"num_cpus": 0.1},
 )
 @serve.ingress(build_ingress)
 class ModelStreaming:
@@ -88,13 +103,15 @@ class ModelStreaming:
 
     def __init__(self, args: ServerArgs) -> None:
         _keep_replica_from_the_network()
-        self.locked = take_shard(Path(args.state_dir), args.replicas)  # while this process lives
-        limits = Limits(max_sessions=math.ceil(args.max_sessions / args.replicas), rate_limit=args.rate_limit)
-        workers = start_workers(math.ceil((args.workers or processors()) / args.replicas))
-        self.hub = SessionRegistry(
-            Path(args.state_dir), args.token, limits, args.cert, workers, shard=self.locked.shard
-        )
-        self.hub.elsewhere = self._states_elsewhere
+        folder, limits = Path(args.state_dir), Limits(max_sessions=args.max_sessions, rate_limit=args.rate_limit)
+        workers = start_workers(math.ceil((args.workers or processors()) / args.most))
+        self.shards = HeldShards(folder) if args.most > 1 else None
+        self.hub = SessionRegistry(folder, args.token, limits, args.cert, workers, self.shards or AllShards())
+        if self.shards is None:
+            self.hub.reopen()
+        else:
+            self.hub.elsewhere = self._states_elsewhere
+            self.shards.start(self.hub.reopen, self.hub.hand_over)
         where = ServerAddress(args.host, args.port, args.cert, args.key)
         self.door = None
         if args.port:
@@ -102,33 +119,42 @@ class ModelStreaming:
             app.batches.warm_up()
             self.door = HttpServer(app, where)
 
-    def record_routing_stats(self) -> dict[str, int]:
-        """Return the number of this replica's shard, for `SessionRouter`."""
-        return {SHARD: self.locked.shard.number}
+    def record_routing_stats(self) -> dict[str, Any]:
+        """Return the name and the shards of this replica, for `SessionRouter`."""
+        return {} if self.shards is None else {REPLICA: self.shards.name, SHARDS: self.shards.numbers}
 
-    async def states(self, shard: int) -> dict[str, Any]:
-        """Return the states of a shard's sessions; the router has selected its replica."""
+    async def replicas(self) -> list[str]:
+        """List the names of all replicas."""
+        return [] if self.shards is None else await asyncio.to_thread(self.shards.replicas)
+
+    async def states(self, replica: str) -> dict[str, Any]:
+        """Return the states of a replica's sessions; the router has selected it."""
         return self.hub.states()
 
     async def _states_elsewhere(self) -> dict[str, Any]:
-        own, context = self.locked.shard, serve.get_replica_context()
-        handle = serve.get_deployment_handle(NAME, context.app_name)
-        others = [handle.states.remote(shard=number) for number in range(own.count) if number != own.number]
-        return {name: state for states in await asyncio.gather(*others) for name, state in states.items()}
+        """Return the states of the other replicas' sessions, without a replica that has just ended."""
+        handle = serve.get_deployment_handle(NAME, serve.get_replica_context().app_name)
+        others = [name for name in await self.replicas() if self.shards is None or name != self.shards.name]
+        calls = [asyncio.wait_for(handle.states.remote(replica=name), STATES_TIMEOUT_S) for name in others]
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        return {name: state for states in found if isinstance(states, dict) for name, state in states.items()}
 
-    async def drain(self, max_s: float, shard: int) -> None:
-        """Refuse new work of a shard, and finish rounds on acknowledged uploads within `max_s`."""
+    async def drain(self, max_s: float, replica: str = "") -> None:
+        """Refuse new work of a replica, and finish rounds on acknowledged uploads within `max_s`."""
         await asyncio.to_thread(self.hub.drain, max_s)
 
     def check_health(self) -> None:
         """Raise if a thread has ended: Serve then starts another replica from the folder."""
-        if not self.hub.is_working or (self.door is not None and not self.door.thread.is_alive()):
-            raise RuntimeError("a thread of the training rounds or the HTTP server has ended")
+        owners = (self.door, self.shards)
+        if not self.hub.is_working or any(one is not None and not one.is_working for one in owners):
+            raise RuntimeError("a thread of the training rounds, the shards or the HTTP server has ended")
 
     def __del__(self) -> None:
         if self.door is not None:
             self.door.close()
         self.hub.close()
+        if self.shards is not None:
+            self.shards.close()
 
 
 def _keep_replica_from_the_network() -> None:
@@ -151,19 +177,26 @@ def _keep_replica_from_the_network() -> None:
 def application(args: ServerArgs | dict[str, Any]) -> Application:
     """Return the application for `serve run` and Serve config files, which pass a mapping."""
     args = ServerArgs.model_validate(args)
-    return cast("Application", replicated(ModelStreaming, args.replicas).bind(args))
+    return cast("Application", replicated(ModelStreaming, args).bind(args))
 
 
-def replicated(deployment: Any, replicas: int) -> Any:
-    """Return a deployment whose replicas receive the requests of their shards."""
-    if replicas == 1:
+def replicated(deployment: Any, args: ServerArgs) -> Any:
+    """Return a deployment with replicas for its requests, each of which receives those of its shards."""
+    deployment = deployment.options(ray_actor_options={"num_cpus": args.cpus})
+    if args.most == 1:
         return deployment
     router = cast("Any", RequestRouterConfig)(  # mypy takes its fields for those of a private one
-        request_router_class=SessionRouter,
-        request_router_kwargs={"replicas": replicas},
-        request_routing_stats_period_s=STATS_INTERVAL_S,
+        request_router_class=SessionRouter, request_routing_stats_period_s=STATS_INTERVAL_S
     )
-    return deployment.options(num_replicas=replicas, request_router_config=router)
+    if args.most == args.replicas:
+        return deployment.options(num_replicas=args.replicas, request_router_config=router)
+    scaling = {
+        "min_replicas": args.replicas,
+        "max_replicas": args.most,
+        "target_ongoing_requests": args.requests_per_replica,
+        **SCALING,
+    }
+    return deployment.options(num_replicas="auto", autoscaling_config=scaling, request_router_config=router)
 
 
 @contextlib.contextmanager
@@ -172,7 +205,7 @@ def serving(args: ServerArgs, where: ServerAddress, address: str | None = None) 
     os.environ.update({name: value for name, value in LEAN.items() if name not in os.environ})
     if address is None and "RAY_ADDRESS" not in os.environ:
         _check_free(where)
-        if args.replicas == 1:
+        if args.most == 1:
             args = args.model_copy(
                 update={"host": where.host, "port": where.port, "cert": where.cert, "key": where.key}
             )
@@ -183,7 +216,7 @@ def serving(args: ServerArgs, where: ServerAddress, address: str | None = None) 
         yield
     finally:
         with contextlib.suppress(Exception):  # Serve may have ended with its Ray, or still be starting
-            cluster.run(lambda: _drain(args.replicas), DRAIN_TIMEOUT_S)
+            cluster.run(_drain, DRAIN_TIMEOUT_S)
         with contextlib.suppress(Exception):
             cluster.run(serve.shutdown, LOCAL_SHUTDOWN_TIMEOUT_S if cluster.local else CLUSTER_SHUTDOWN_TIMEOUT_S)
         cluster.close()
@@ -203,10 +236,12 @@ def http_options(where: ServerAddress) -> dict[str, Any]:
     return options | ({"ssl_certfile": where.cert, "ssl_keyfile": where.key} if where.cert else {})
 
 
-def _drain(replicas: int) -> None:
+def _drain() -> None:
     """Finish the rounds on acknowledged uploads."""
-    drain = serve.get_app_handle(NAME).drain
-    for ended in [drain.remote(DRAIN_TIMEOUT_S, shard=number) for number in range(replicas)]:
+    handle = serve.get_app_handle(NAME)
+    names = handle.replicas.remote().result(timeout_s=DRAIN_TIMEOUT_S)
+    calls = [handle.drain.remote(DRAIN_TIMEOUT_S, replica=name) for name in names]
+    for ended in calls or [handle.drain.remote(DRAIN_TIMEOUT_S)]:
         ended.result(timeout_s=DRAIN_TIMEOUT_S)
 
 

@@ -13,8 +13,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from driftlab.serve_apps.http_server import accept_connection
 from driftlab.serve_apps.quotas import QuotaExceeded
-from driftlab.serve_apps.replies import RETRY_AFTER, refuse
+from driftlab.serve_apps.replies import MOVED, RETRY_AFTER, refuse
 from driftlab.serve_apps.sessions import SessionRegistry
+from driftlab.serve_apps.shards import session_of
 from driftlab.serve_apps.tokens import TOKEN_REQUIRED, token_of
 
 BODY_TIMEOUT_S = 30.0  # for the whole body
@@ -67,9 +68,12 @@ class AccessMiddleware:
         hub, address = self.hub(), connection.client.host if connection.client else ""
         token = token_of(connection)
         session = connection.scope[SESSION] = hub.session_of(token)
-        if session is None and not hub.is_owner(token) and not _opens_session(connection, hub, token):
+        if session is None and not hub.is_owner(token) and not _is_enrolling(connection, hub, token):
             if not hub.wrong_tokens.allow(address):
                 return 429, "too many requests without a token", RETRY_AFTER | CLOSE
+            moved = session_of(connection.scope["path"])
+            if moved is not None and not hub.shards.holds(moved):
+                return 503, MOVED, RETRY_AFTER
             return 401, "the token is wrong" if token else "give a token", TOKEN_REQUIRED | CLOSE
         if not hub.rates.allow(token):
             return 429, f"more than {hub.limits.rate_limit:g} requests per second", RETRY_AFTER
@@ -128,10 +132,10 @@ class AccessMiddleware:
         return counted
 
 
-def _opens_session(connection: HTTPConnection, hub: SessionRegistry, token: str) -> bool:
-    """Return whether a request is the only one that the enrolment token allows."""
-    called = connection.scope["type"], connection.scope.get("method"), connection.scope["path"]
-    return called == ("http", "POST", "/sessions") and hub.is_enrolment(token)
+def _is_enrolling(connection: HTTPConnection, hub: SessionRegistry, token: str) -> bool:
+    """Return whether a request is one of those that the enrolment token allows."""
+    called = connection.scope.get("method"), connection.scope["path"]
+    return called in (("POST", "/sessions"), ("GET", "/healthz")) and hub.is_enrolment(token)
 
 
 async def _within(receive: Receive, max_s: float) -> Message | None:

@@ -53,6 +53,10 @@ class UploadQueueFull(RunError):
     """The session already has the maximum number of waiting uploads."""
 
 
+class SessionMoved(RunError):
+    """Another replica hosts the session now, or soon; the request may be repeated."""
+
+
 class HostedSession:
     """A session; `work` may be called from one thread at a time, everything else from any thread."""
 
@@ -65,7 +69,7 @@ class HostedSession:
         self.progress = SessionState()
         self.shown: NewestSample | None = None
         self.waiting: deque[SampleMessage] = deque()
-        self.ended, self.fault, self.asked_all = False, "", False
+        self.ended, self.moved, self.fault, self.asked_all = False, False, "", False
         self.timeline, self.created = Timeline(), time.time()
         self.news = EventBell()  # rings at results and at the end
         self.on_work: Callable[[], None] = lambda: None  # called when a round is due
@@ -86,6 +90,7 @@ class HostedSession:
         message = decode_samples(body, self.app.facts.fps)
         self._check(message)
         with self._lock:
+            self._check_here()
             if message.number <= self.received:
                 return message.number
             if message.number != self.received + 1:
@@ -110,6 +115,7 @@ class HostedSession:
     def ask_all(self) -> int:
         """Request a result with all weights; return the number of the newest result before it."""
         with self._lock:
+            self._check_here()
             self.waits_since_s = self.waits_since_s if self.has_work else time.monotonic()
             self.asked_all = True
         self.timeline.add_resync(self.now_s())
@@ -120,6 +126,17 @@ class HostedSession:
         """Stop accepting work, and wake requests that wait for results."""
         self.ended = True
         self.news.ring()
+
+    def leave(self) -> None:
+        """Refuse work, which another replica will do, and wake requests that wait for results."""
+        with self._lock:
+            self.moved = True
+        self.news.ring()
+
+    @property
+    def closed(self) -> bool:
+        """Return whether there will be no further result here."""
+        return self.ended or self.moved
 
     @property
     def received(self) -> int:
@@ -245,7 +262,7 @@ class HostedSession:
 
     @property
     def has_work(self) -> bool:
-        return not self.ended and not self.fault and (bool(self.waiting) or self.asked_all)
+        return not self.closed and not self.fault and (bool(self.waiting) or self.asked_all)
 
     @property
     def weighs(self) -> bool:
@@ -265,6 +282,8 @@ class HostedSession:
     def work(self) -> None:
         """Run one training round on all waiting uploads, or produce a result with all weights."""
         with self._working:
+            if self.moved:
+                return
             with self._lock:
                 until, resend, self.asked_all = self.received, self.asked_all, False
                 if not resend:
@@ -306,6 +325,10 @@ class HostedSession:
     @property
     def _version(self) -> int:
         return int(self._session.nodes[self.app.node("application")].version)
+
+    def _check_here(self) -> None:
+        if self.moved:
+            raise SessionMoved("the session moves to another replica")
 
     def _check(self, message: SampleMessage) -> None:
         """Raise WireError for an upload that this session cannot have sent, before it is decoded."""

@@ -77,6 +77,10 @@ class HttpServer:
             time.sleep(0.01)
         listener.listen(BACKLOG)  # asyncio has lowered it
 
+    @property
+    def is_working(self) -> bool:
+        return self.thread.is_alive()
+
     def close(self) -> None:
         """Close the port and every connection."""
         self._server.should_exit = self._server.force_exit = True

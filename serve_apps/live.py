@@ -63,7 +63,7 @@ async def _receive(
 
 async def _send(socket: WebSocket, session: HostedSession, hub: SessionRegistry, after: int) -> None:
     """Send results as soon as there are any."""
-    while not (session.ended or hub.draining):
+    while not (session.closed or hub.draining):
         seen = session.news.count
         found = await run_in_threadpool(session.results, after)
         if found is None:

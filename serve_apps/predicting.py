@@ -1,4 +1,4 @@
-"""The route of predictions, in front of all others: with FastAPI a request would take several times as long."""
+"""The route of predictions, in front of all others, because FastAPI would take several times as long."""
 
 from __future__ import annotations
 

@@ -9,15 +9,17 @@ from fastapi import HTTPException
 from starlette.types import Send
 
 from driftlab.errors import RequestError, WireError
-from driftlab.serve_apps.hosting import UploadQueueFull
+from driftlab.serve_apps.hosting import SessionMoved, UploadQueueFull
 from driftlab.serve_apps.quotas import QuotaExceeded
 from driftlab.serve_apps.sessions import ServerFull
 
 BINARY = "application/octet-stream"
 PIXELS = "application/x-rgb"  # of images of the network's size, one after another
+MOVED = "another replica hosts this session; repeat the request"
 RETRY_AFTER = {"Retry-After": "2"}
 STATUSES: tuple[tuple[type[Exception], int, dict[str, str]], ...] = (
     (ServerFull, 503, RETRY_AFTER),
+    (SessionMoved, 503, RETRY_AFTER),
     (UploadQueueFull, 429, RETRY_AFTER),
     (QuotaExceeded, 429, RETRY_AFTER),
     (WireError, 422, {}),

@@ -142,7 +142,7 @@ async def updates(
         results = await run_in_threadpool(session.results, after)
         if results is None:
             raise HTTPException(410, "these results were deleted; request all weights")
-        if results[0] or left_s <= 0 or session.ended or hub.draining:
+        if results[0] or left_s <= 0 or session.closed or hub.draining:
             return Response(results[0], media_type=BINARY)
         await session.news.wait(seen, left_s)
 

@@ -61,7 +61,7 @@ class _Sessions(Collector):
     def collect(self) -> Iterator[Metric]:
         sessions = dict(self._hub.sessions)
         limit = GaugeMetricFamily("driftlab_sessions_limit", "Maximum number of sessions.")
-        limit.add_metric((), self._hub.limits.max_sessions)
+        limit.add_metric((), self._hub.max_sessions)
         total = GaugeMetricFamily("driftlab_sessions", "Number of sessions.")
         total.add_metric((), len(sessions))
         failed = GaugeMetricFamily("driftlab_sessions_failed", "Sessions that have failed.")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import secrets
 import shutil
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -22,10 +23,10 @@ from driftlab.platform.field.request import SessionRequest, parse_session_reques
 from driftlab.platform.field.rounds import RoundsWorker, Worker
 from driftlab.platform.sim.host import keep_freed_memory, use_one_thread
 from driftlab.serve_apps.fair_queue import FairQueue
-from driftlab.serve_apps.hosting import SESSION, HostedSession, read_session
+from driftlab.serve_apps.hosting import SESSION, HostedSession, SessionMoved, read_session
 from driftlab.serve_apps.quotas import Limits, SessionQuotas, TokenBuckets
 from driftlab.serve_apps.server_metrics import ServerMetrics
-from driftlab.serve_apps.shards import ALL, Shard
+from driftlab.serve_apps.shards import AllShards, Shards, shard_of
 from driftlab.serve_apps.tokens import enrolment_of
 
 log = logging.getLogger(__name__)
@@ -74,11 +75,15 @@ class SessionWorkerThread:
 
     def drop(self, name: str) -> None:
         """Remove a session and delete its folder, after its current round."""
+        shutil.rmtree(self.release(name).folder, ignore_errors=True)
+
+    def release(self, name: str) -> HostedSession:
+        """Remove a session after its current round, and return it."""
         session = self.sessions.pop(name)
         self._queue.drop(session)
         with session.idle():
             self.worker.drop(session.folder)
-            shutil.rmtree(session.folder, ignore_errors=True)
+        return session
 
     def stop(self) -> None:
         """End the thread after the current round."""
@@ -100,7 +105,7 @@ class SessionWorkerThread:
 
 
 class SessionRegistry:
-    """The sessions of a server, or of one of its shards, distributed over its workers."""
+    """The sessions of a server, or of one of its replicas, distributed over its workers."""
 
     def __init__(
         self,
@@ -109,15 +114,15 @@ class SessionRegistry:
         limits: Limits | None = None,
         cert: str = "",
         workers: Sequence[Worker] = (),
-        shard: Shard = ALL,
+        shards: Shards | None = None,
     ) -> None:
         use_one_thread()
         keep_freed_memory()
         self.folder, self.token_digest, self.limits = folder, digest_of(token), limits or Limits()
         self.enrolment = enrolment_of(token)  # of devices, and the only token that they receive from the owner
         self.cert = cert  # certificate file of this server, for devices on the same computer
-        self.shard = shard
-        self.elsewhere: Callable[[], Awaitable[dict[str, Any]]] = _nothing  # states of the other shards' sessions
+        self.shards = shards or AllShards()
+        self.elsewhere: Callable[[], Awaitable[dict[str, Any]]] = _nothing  # states of the other replicas' sessions
         self.sessions: dict[str, HostedSession] = {}
         self.tokens: dict[str, str] = {}  # digest of a session's token -> its id
         self.devices: dict[str, DeviceFacts] = {}  # by the id of the session
@@ -132,11 +137,17 @@ class SessionRegistry:
         self._runners = [SessionWorkerThread(worker, self.meters) for worker in workers or self._own]
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # private: it holds frames of devices
         check_private(folder)
-        self._reopen()
+        if shards is None:
+            self.reopen()
 
     @property
     def is_working(self) -> bool:
         return all(runner.thread.is_alive() for runner in self._runners)
+
+    @property
+    def max_sessions(self) -> int:
+        """Return how many sessions this process may host."""
+        return math.ceil(self.limits.max_sessions * self.shards.share)
 
     def is_owner(self, token: str) -> bool:
         """Return whether a token is the server's; takes constant time."""
@@ -170,12 +181,12 @@ class SessionRegistry:
     def open(self, asked: SessionRequest) -> tuple[str, str]:
         """Open a session and return its id and its token; blocks while the network is trained."""
         with self._lock:
-            full = len(self.sessions) + self.opening >= self.limits.max_sessions
+            full = len(self.sessions) + self.opening >= self.max_sessions
             finished = next((name for name, one in self.sessions.items() if full and one.over), None)
             if finished is not None:
                 self.drop(finished)
             elif full:
-                raise ServerFull(f"the server already has {self.limits.max_sessions} sessions, its limit")
+                raise ServerFull(f"the server already has {self.max_sessions} sessions, its limit")
             self.opening += 1
         try:
             name, token = self._new_name(), secrets.token_urlsafe(24)
@@ -186,8 +197,10 @@ class SessionRegistry:
         return name, token
 
     def _new_name(self) -> str:
-        """Return an unused id of this shard."""
-        while not self.shard.holds(name := secrets.token_hex(8)):
+        """Return an unused id of this replica's shards; raise if it has none."""
+        if not self.shards.share:
+            raise SessionMoved("this replica has no shard yet")
+        while not self.shards.holds(name := secrets.token_hex(8)):
             pass
         return name
 
@@ -196,7 +209,7 @@ class SessionRegistry:
         self._forget_token(name)
         self.sessions.pop(name).end()
         del self.devices[name]
-        next(runner for runner in self._runners if name in runner.sessions).drop(name)
+        self._runner_of(name).drop(name)
 
     def _forget_token(self, name: str) -> None:
         self.tokens = {digest: one for digest, one in self.tokens.items() if one != name}
@@ -226,10 +239,13 @@ class SessionRegistry:
             about = {"token": digest_of(token), "asked": asked.model_dump(mode="json"), "created": time.time()}
             write_atomically(folder / SESSION, json.dumps(about))
             sync(self.folder)
+            with self._lock:
+                if not self.shards.holds(name):
+                    raise SessionMoved("the session's shard has moved to another replica")
+                self._add(name, about, session, runner)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        self._add(name, about, session, runner)
 
     def _free_runner(self) -> SessionWorkerThread:
         return min(self._runners, key=lambda runner: len(runner.sessions))
@@ -244,18 +260,28 @@ class SessionRegistry:
             self.tokens[about["token"]] = name
         runner.add(name, session)
 
-    def _reopen(self) -> None:
-        """Open the sessions of the previous process; log those that cannot be opened."""
-        own = (path for path in self.folder.iterdir() if self.shard.holds(path.name))
+    def reopen(self, shards: Collection[int] | None = None) -> None:
+        """Open the sessions of some shards from their folders, or all; log those that cannot be opened."""
+        own = (path for path in self.folder.iterdir() if shards is None or shard_of(path.name) in shards)
         for folder in sorted(path for path in own if (path / SESSION).exists()):
             try:
                 check_private(folder)
                 about, runner = read_session(folder), self._free_runner()
-                self._add(
-                    folder.name,
-                    about,
-                    HostedSession(folder, parse_session_request(about["asked"]), runner.worker),
-                    runner,
-                )
+                session = HostedSession(folder, parse_session_request(about["asked"]), runner.worker)
+                self._add(folder.name, about, session, runner)
             except Exception:  # of a damaged folder or another version: other sessions must open
                 log.warning("the session in %s cannot be opened again", folder, exc_info=True)
+
+    def hand_over(self, shards: Collection[int]) -> None:
+        """Close the sessions of some shards after their current rounds; their files are complete then."""
+        with self._lock:
+            leaving = [name for name in self.sessions if shard_of(name) in shards]
+        for name in leaving:
+            self.sessions[name].leave()
+        for name in leaving:
+            self._forget_token(name)
+            self._runner_of(name).release(name)
+            del self.sessions[name], self.devices[name]
+
+    def _runner_of(self, name: str) -> SessionWorkerThread:
+        return next(runner for runner in self._runners if name in runner.sessions)

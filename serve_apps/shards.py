@@ -1,69 +1,161 @@
 """Shards of the sessions of a server with several replicas.
 
-The shard of a session follows from its id. A replica locks its shard's file until its process ends. Its replacement
-takes the free shard, and opens the sessions from their folders.
+The shard of a session follows from its id, and the replica of a shard from the names of all replicas that live: each
+shard has the replica with the highest hash of both names, so a new replica takes only the shards that it will hold. A
+replica locks a file while it lives, and a file of each shard that it holds. It gives a shard back by closing the
+sessions and then the file; the next replica locks the file and opens the sessions from their folders.
 """
 
 from __future__ import annotations
 
 import fcntl
-import time
+import hashlib
+import os
+import secrets
+import threading
 import zlib
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
-from driftlab.errors import RunError
+COUNT = 64  # shards of a server with several replicas
+INTERVAL_S = 0.5  # between looks at the files
+PREFIX, SUFFIX = "replica-", ".lock"  # of the file of a replica
+SESSIONS = "/sessions/"  # begins the path of a session's routes
 
-LOCK_TIMEOUT_S = 60.0  # for the process of an earlier replica to end
-POLL_INTERVAL_S = 0.1
 
-
-@dataclass(frozen=True)
-class Shard:
-    """A part of the sessions; the default has all of them."""
-
-    number: int = 0
-    count: int = 1
+class Shards(Protocol):
+    """The sessions that a process hosts."""
 
     def holds(self, session: str) -> bool:
-        """Return whether a session belongs to this shard."""
-        return shard_of(session, self.count) == self.number
+        """Return whether this process hosts a session, or would."""
+
+    @property
+    def share(self) -> float:
+        """Return the part of all sessions that this process hosts."""
 
 
-ALL = Shard()
+class AllShards:
+    """Hosts every session, without a lock: not every file system has them."""
+
+    share = 1.0
+
+    def holds(self, session: str) -> bool:
+        return True
 
 
-@dataclass(frozen=True, eq=False)
-class LockedShard:
-    """A shard that no other process can take until the file is closed."""
-
-    shard: Shard
-    file: IO[bytes] | None = None
-
-
-def shard_of(session: str, count: int) -> int:
+def shard_of(session: str) -> int:
     """Return the number of a session's shard."""
-    return zlib.crc32(session.encode()) % count
+    return zlib.crc32(session.encode()) % COUNT
 
 
-def take_shard(folder: Path, count: int, within_s: float = LOCK_TIMEOUT_S) -> LockedShard:
-    """Lock the first free shard of a server's folder; raise RunError if none becomes free in time.
+def session_of(path: str) -> str | None:
+    """Return the session in a path; None for routes of no session."""
+    return path.removeprefix(SESSIONS).partition("/")[0] if path.startswith(SESSIONS) else None
 
-    A single replica has no lock: not every file system has them.
-    """
-    if count == 1:
-        return LockedShard(ALL)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    deadline = time.monotonic() + within_s
-    while True:
-        for number in range(count):
-            file = (folder / f"shard-{number}.lock").open("wb")
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return LockedShard(Shard(number, count), file)
-            except BlockingIOError:
-                file.close()
-        if time.monotonic() > deadline:
-            raise RunError(f"each of the {count} shards in '{folder}' is locked by another process")
-        time.sleep(POLL_INTERVAL_S)
+
+def replica_of(shard: int, replicas: Collection[str]) -> str:
+    """Return the replica that is to hold a shard."""
+    return max(replicas, key=lambda name: hashlib.sha256(f"{name}/{shard}".encode()).digest())
+
+
+class HeldShards:
+    """The shards of a replica; a thread takes those that are its own, and gives the others back."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.name, self.held = secrets.token_hex(8), frozenset[int]()
+        self._folder, self._files = folder, dict[int, IO[bytes]]()
+        self._own = self._join()
+        self._stop = threading.Event()
+        self.thread: threading.Thread | None = None
+
+    def holds(self, session: str) -> bool:
+        return shard_of(session) in self.held
+
+    @property
+    def share(self) -> float:
+        return len(self.held) / COUNT
+
+    @property
+    def numbers(self) -> list[int]:
+        """List the shards that this replica holds."""
+        return sorted(self.held)
+
+    @property
+    def is_working(self) -> bool:
+        return self.thread is not None and self.thread.is_alive()
+
+    def replicas(self) -> list[str]:
+        """List the replicas that live, and delete the files of the others."""
+        found = []
+        for file in sorted(self._folder.glob(f"{PREFIX}*{SUFFIX}")):
+            name = file.name.removeprefix(PREFIX).removesuffix(SUFFIX)
+            if name == self.name or not _is_free(file):
+                found.append(name)
+            else:
+                file.unlink(missing_ok=True)
+        return found
+
+    def start(self, opened: Callable[[Collection[int]], None], closed: Callable[[Collection[int]], None]) -> None:
+        """Follow the files; call `opened` after shards are locked, and `closed` before they are free."""
+        self.step(opened, closed)
+        self.thread = threading.Thread(target=self._follow, args=(opened, closed), name="shards", daemon=True)
+        self.thread.start()
+
+    def step(self, opened: Callable[[Collection[int]], None], closed: Callable[[Collection[int]], None]) -> None:
+        """Give back the shards of other replicas, then take its own that are free."""
+        replicas = self.replicas()
+        own = {number for number in range(COUNT) if replica_of(number, replicas) == self.name}
+        if leaving := self.held - own:
+            self.held -= leaving  # from now on its requests are refused
+            closed(leaving)
+            for number in leaving:
+                self._files.pop(number).close()
+        taken = [number for number in sorted(own - self.held) if self._lock(number)]
+        if taken:
+            opened(taken)
+            self.held |= frozenset(taken)
+
+    def close(self) -> None:
+        """Leave; the sessions must be closed already."""
+        self._stop.set()
+        if self.thread is not None:
+            self.thread.join()
+        self.held = frozenset()
+        for file in (*self._files.values(), self._own):
+            file.close()
+
+    def _follow(self, *calls: Callable[[Collection[int]], None]) -> None:
+        while not self._stop.wait(INTERVAL_S):
+            self.step(*calls)
+
+    def _join(self) -> IO[bytes]:
+        """Lock the file of this replica under another name, so that no other one deletes it before."""
+        path = self._folder / f"{PREFIX}{self.name}{SUFFIX}"
+        file = path.with_suffix(".new").open("wb")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        os.rename(file.name, path)
+        return file
+
+    def _lock(self, number: int) -> bool:
+        file = (self._folder / f"shard-{number}.lock").open("wb")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return False
+        self._files[number] = file
+        return True
+
+
+def _is_free(path: Path) -> bool:
+    """Return whether no process holds the lock of a file."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return True
+    except BlockingIOError:
+        return False
+    return True

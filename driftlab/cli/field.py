@@ -27,6 +27,9 @@ Token = Annotated[
         help=f"The token for devices.  [default: ${TOKEN_VARIABLE}]", envvar=TOKEN_VARIABLE, show_default=False
     ),
 ]
+MaxReplicas = Annotated[
+    int, typer.Option(min=0, max=256, help="Grow to as many processes if requests need them; 0: do not grow.")
+]
 OwnerToken = Annotated[
     str | None,
     typer.Option(help=f"The owner's token.  [default: ${TOKEN_VARIABLE}]", envvar=TOKEN_VARIABLE, show_default=False),
@@ -90,6 +93,7 @@ def serve(
     max_sessions: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of sessions.")] = 64,
     rate_limit: Annotated[float, typer.Option(min=0.1, help="Maximum requests per second and token.")] = 200.0,
     replicas: Annotated[int, typer.Option(min=1, max=256, help="Processes that host sessions.")] = 1,
+    max_replicas: MaxReplicas = 0,
     cert: Annotated[Path | None, typer.Option(help="Certificate in PEM format, for TLS.", show_default=False)] = None,
     key: Annotated[Path | None, typer.Option(help="Private key in PEM format.", show_default=False)] = None,
     without_tls: Annotated[
@@ -129,6 +133,7 @@ def serve(
         max_sessions=max_sessions,
         rate_limit=rate_limit,
         replicas=replicas,
+        max_replicas=max_replicas,
         cert=where.cert,
     )
     print_note("Starting the server and its Ray processes, which takes about half a minute.")

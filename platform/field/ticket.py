@@ -38,7 +38,7 @@ def check_token(server: str, token: str) -> None:
     """Raise RequestError for an invalid address, or a token with which no session can be opened."""
     client = Client(server.rstrip("/"), token)
     try:
-        client.ask("GET", "/sessions")
+        client.ask("GET", "/healthz")
     finally:
         client.close()
 

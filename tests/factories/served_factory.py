@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import contextlib
 
+import numpy as np
+
+from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.field.client import Client
+from driftlab.platform.field.messages import SampleMessage
+from driftlab.platform.streaming.base import Sampling
+from driftlab.platform.streaming.wire.samples import pack
 from driftlab.serve_apps.http_server import HttpServer, ServerAddress
 from driftlab.serve_apps.quotas import Limits, SessionQuotas, TokenBuckets
 from driftlab.serve_apps.routes import ServerApp
 from driftlab.serve_apps.server_metrics import ServerMetrics
 from driftlab.serve_apps.sessions import SessionRegistry
+from driftlab.serve_apps.shards import AllShards
 
 TOKEN = "a token of the tests"
+FPS = 4.0
 ASKED = {
     "system": {"name": "ams", "streaming": {"name": "ams", "interval_s": 2.0}},
     "workload": {"name": "streets/running", "duration_s": 12, "fps": 4, "height": 32, "width": 48},
@@ -19,11 +27,19 @@ ASKED = {
 }
 
 
+def upload(number, codec="h264"):
+    """Return the bytes of an upload of two frames of noise."""
+    images = rng_for(0, "upload", number).integers(0, 255, (2, 32, 48, 3)).astype(np.uint8)
+    sampling = Sampling((number - 0.5, number - 0.25), float(number), codec=codec)
+    return SampleMessage(number, float(number), sampling, pack(images, codec).payload).encode(FPS)
+
+
 class FakeHub:
     """A hub that accepts the token `owner` and that of the session `device`."""
 
     def __init__(self, **limits):
-        self.limits, self.draining, self.sessions = Limits(**limits), False, {}
+        self.limits, self.draining, self.sessions, self.shards = Limits(**limits), False, {}, AllShards()
+        self.max_sessions = self.limits.max_sessions
         self.rates, self.meters = TokenBuckets(self.limits.rate_limit), ServerMetrics(self)
         self.wrong_tokens = TokenBuckets(self.limits.wrong_tokens)
         self.quotas = SessionQuotas(self.limits)

@@ -25,6 +25,7 @@ from sockets_factory import listening, on_network
 from driftlab.errors import RequestError
 from driftlab.platform.field.client import Client, ServerUnavailable
 from driftlab.platform.results.tables.read import open_run, read_info
+from driftlab.serve_apps.tokens import enrolment_of
 
 START_S = 240  # on a busy machine
 PAGE = Path(__file__).resolve().parents[2] / "docs/serve.md"
@@ -57,8 +58,8 @@ def served(tmp_path_factory):
     folder = tmp_path_factory.mktemp("served")
     with (folder / "said.log").open("w") as log:
         process = driftlab("serve", "--port", port, "--state-dir", folder / "kept", stdout=subprocess.PIPE, stderr=log)
-    line = next(line for line in process.stdout if line.startswith("server"))
-    assert str(port) in line
+    url, token = (process.stdout.readline().split()[1] for _ in range(2))
+    assert (url, token) == (f"http://127.0.0.1:{port}", enrolment_of(TOKEN))
     yield process, f"http://127.0.0.1:{port}", folder / "said.log"
     process.terminate()
     process.wait(60)
@@ -71,8 +72,8 @@ def score_at_the_end(folder):
 
 
 def test_the_walk_through_works_as_written(served, tmp_path):
-    """Run every command of the page with another folder, token, length, network size and frame size."""
-    here = {"http://127.0.0.1:8700": served[1], "TOKEN": TOKEN, "120": "20"}
+    """Run every command of the page with another folder, length, network size and frame size."""
+    here = {"http://127.0.0.1:8700": served[1], "TOKEN": enrolment_of(TOKEN), "120": "20"}
     here |= {name: str(tmp_path / Path(name).name) for name in ("runs/field", "runs/lab")}
     here["runs/field/lab.yaml"] = str(tmp_path / "field/lab.yaml")
     names = []

@@ -34,6 +34,7 @@ from driftlab.platform.lab.read import load
 from driftlab.platform.lab.seal import create_run
 from driftlab.platform.results.tables.read import open_run, read_info
 from driftlab.platform.results.tables.schema import TABLES
+from driftlab.serve_apps.tokens import enrolment_of
 
 FPS = 4
 OUTAGE_S = (3.0, 5.0)  # stream times between which the server is stopped
@@ -295,7 +296,8 @@ def test_a_server_of_another_version_is_refused_with_one_sentence(monkeypatch, v
 @pytest.mark.slow
 def test_a_wrong_token_is_refused_before_the_wait_is_announced(tmp_path, capsys):
     with served(tmp_path) as server:
-        check_token(server.url, TOKEN)
+        for token in (TOKEN, enrolment_of(TOKEN)):
+            check_token(server.url, token)
         for command in ("device", "fleet"):
             result = CliRunner().invoke(build_app(), [command, "--server", server.url, "--token", "wrong" * 4])
             assert isinstance(result.exception, RequestError)

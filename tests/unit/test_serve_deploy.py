@@ -21,9 +21,9 @@ from rayfiles_factory import CLUSTER
 from typer.main import get_command
 
 from driftlab.cli.app import build_app
+from driftlab.errors import RequestError
 from driftlab.serve_apps.deployment import MIN_TOKEN, TOKEN_VARIABLE, ServerArgs, http_options
 from driftlab.serve_apps.http_server import ServerAddress
-from driftlab.serve_apps.quotas import Limits
 from driftlab.serve_apps.routes import ROUTES
 from driftlab.serve_apps.server_metrics import ServerMetrics
 
@@ -54,6 +54,12 @@ def test_server_arguments_require_a_token_of_minimum_length(config, monkeypatch)
     assert ServerArgs.model_validate(application.args).token == "x" * MIN_TOKEN
 
 
+def test_a_maximum_below_the_number_of_replicas_is_refused():
+    with pytest.raises(RequestError, match="maximum of 2 replicas is less than 4 replicas"):
+        ServerArgs(state_dir="served", token=16 * "x", replicas=4, max_replicas=2)
+    assert ServerArgs(state_dir="served", token=16 * "x", replicas=4).most == 4
+
+
 def test_the_unit_starts_and_resumes_a_device():
     unit = configparser.ConfigParser(interpolation=None, strict=False)
     unit.optionxform = str
@@ -74,7 +80,7 @@ def environment(unit):
 
 def test_the_dashboard_queries_exactly_the_metrics_of_a_server():
     dashboard = json.loads((FOLDER / "grafana.json").read_text(encoding="utf-8"))
-    meters = ServerMetrics(SimpleNamespace(sessions={"a": Session()}, limits=Limits()))
+    meters = ServerMetrics(SimpleNamespace(sessions={"a": Session()}, max_sessions=64))
     meters.count_reply(200)
     counted = set(re.findall(r"^(driftlab_\w+)", meters.text().decode(), re.MULTILINE))
     queried = {name for panel in dashboard["panels"] for one in panel["targets"] for name in names(one["expr"])}

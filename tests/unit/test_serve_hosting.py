@@ -10,19 +10,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from served_factory import ASKED, TOKEN
+from served_factory import ASKED, TOKEN, upload
 
 from driftlab.errors import RequestError, RunError, WireError
 from driftlab.platform.core.files import append_lines
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.field import media, rounds
-from driftlab.platform.field.messages import SampleMessage, decode_results, decode_samples
+from driftlab.platform.field.messages import decode_results, decode_samples
 from driftlab.platform.field.opening import dump_weights, load_weights
 from driftlab.platform.field.request import parse_session_request
 from driftlab.platform.field.rounds import RoundFacts, RoundRequest, RoundsWorker
 from driftlab.platform.field.state_file import dump_objects
-from driftlab.platform.streaming.base import Sampling
-from driftlab.platform.streaming.wire.samples import pack
 from driftlab.serve_apps import hosting
 from driftlab.serve_apps.hosting import HostedSession, UploadQueueFull
 from driftlab.serve_apps.quotas import Limits
@@ -30,12 +28,6 @@ from driftlab.serve_apps.sessions import ServerFull, SessionRegistry
 
 FPS = 4.0
 TRACKING = {"name": "remote_tracking", "codec": "h264"}
-
-
-def upload(number, codec="h264"):
-    images = rng_for(0, "upload", number).integers(0, 255, (2, 32, 48, 3)).astype(np.uint8)
-    sampling = Sampling((number - 0.5, number - 0.25), float(number), codec=codec)
-    return SampleMessage(number, float(number), sampling, pack(images, codec).payload).encode(FPS)
 
 
 def payloads(session):
