@@ -23,8 +23,9 @@ from ray.serve._private import replica
 from ray.serve.config import RequestRouterConfig
 from ray.serve.schema import LoggingConfig
 
-from driftlab.actors.cluster import LOOPBACK, ClusterConfig, connect, processors
+from driftlab.actors.cluster import LOOPBACK, ClusterConfig, connect, gpu_share, processors
 from driftlab.actors.sessions import start_workers
+from driftlab.determinism import make_deterministic
 from driftlab.errors import RequestError
 from driftlab.serve_apps.http_server import HttpServer, ServerAddress, listener_of
 from driftlab.serve_apps.quotas import Limits
@@ -40,6 +41,8 @@ LEAN = {  # no extra threads between a request and its route: no route blocks
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
 }
+DEVICE = r"^(cpu|cuda(:[0-9]{1,3})?)$"
+REPLICA_CPUS = 0.1
 MAX_REQUESTS = 400  # at the same time; most are held until there is a result
 REQUEST_TIMEOUT_S = 900  # opening a session may train its network
 STATS_INTERVAL_S = 1.0  # between reports of a replica's shard to the routers
@@ -59,7 +62,9 @@ class ServerArgs(BaseModel):
     max_sessions: int = Field(64, ge=1)
     rate_limit: float = Field(200.0, gt=0)  # requests per second of one token
     replicas: Annotated[int, Field(ge=1, le=256)] = 1  # processes that host sessions
-    workers: Annotated[int, Field(ge=0)] = 0  # processes that host learners; 0: one per CPU core
+    workers: Annotated[int, Field(ge=0)] = 0  # processes that host learners; 0: one per CPU core, or per GPU
+    torch_device: Annotated[str, Field(pattern=DEVICE)] = "cpu"  # of learners and predictions
+    gpus_per_actor: Annotated[float, Field(ge=0, le=1)] = 0.0  # of each replica and actor; 0: equal shares of all
     cert: str = ""  # certificate file, which the demo device trusts
     key: str = ""  # its private key, if the replica listens itself
     host: str = LOOPBACK  # on which the replica listens itself
@@ -81,7 +86,7 @@ def build_ingress() -> FastAPI:
     max_ongoing_requests=MAX_REQUESTS,
     graceful_shutdown_timeout_s=2,
     graceful_shutdown_wait_loop_s=0.1,
-    ray_actor_options={"num_cpus": 0.1},
+    ray_actor_options={"num_cpus": REPLICA_CPUS},
 )
 @serve.ingress(build_ingress)
 class ModelStreaming:
@@ -89,11 +94,13 @@ class ModelStreaming:
 
     def __init__(self, args: ServerArgs) -> None:
         _keep_replica_from_the_network()
+        make_deterministic(args.torch_device)
         self.locked = take_shard(Path(args.state_dir), args.replicas)  # while this process lives
         limits = Limits(max_sessions=math.ceil(args.max_sessions / args.replicas), rate_limit=args.rate_limit)
-        workers = start_workers(math.ceil((args.workers or processors()) / args.replicas))
+        count = math.ceil((args.workers or processors()) / args.replicas)
+        workers = start_workers(count, args.torch_device, args.gpus_per_actor)
         self.hub = SessionRegistry(
-            Path(args.state_dir), args.token, limits, args.cert, workers, shard=self.locked.shard
+            Path(args.state_dir), args.token, limits, args.cert, workers, self.locked.shard, args.torch_device
         )
         self.hub.elsewhere = self._states_elsewhere
         where = ServerAddress(args.host, args.port, args.cert, args.key)
@@ -151,8 +158,31 @@ def _keep_replica_from_the_network() -> None:
 
 def application(args: ServerArgs | dict[str, Any]) -> Application:
     """Return the application for `serve run` and Serve config files, which pass a mapping."""
-    args = ServerArgs.model_validate(args)
-    return cast("Application", replicated(ModelStreaming, args.replicas).bind(args))
+    args = with_gpus(ServerArgs.model_validate(args))
+    deployment: Any = ModelStreaming
+    if args.gpus_per_actor:
+        asked = {"num_cpus": REPLICA_CPUS, "num_gpus": args.gpus_per_actor}
+        deployment = deployment.options(ray_actor_options=asked)
+    return cast("Application", replicated(deployment, args.replicas).bind(args))
+
+
+def with_gpus(args: ServerArgs) -> ServerArgs:
+    """Return the arguments with the number of workers on a GPU, and the share that every process requests.
+
+    All processes of a server fit on the smallest computer with a GPU, since Ray may place them there. A numbered GPU is
+    used without a request.
+    """
+    kind, _, number = args.torch_device.partition(":")
+    if kind == "cpu" or number:
+        return args if kind == "cpu" else args.model_copy(update={"workers": args.workers or 1})
+    each = [int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]]
+    gpus = min((count for count in each if count), default=0)
+    if not gpus:
+        raise RequestError("torch_device is 'cuda' and no computer of this Ray has a GPU. Use cpu, or a Ray with GPUs.")
+    workers = args.workers or gpus
+    processes = args.replicas * (math.ceil(workers / args.replicas) + 2)  # with a replica and its builder
+    share = args.gpus_per_actor or gpu_share(1.0, math.ceil(processes / gpus))
+    return args.model_copy(update={"workers": workers, "gpus_per_actor": share})
 
 
 def replicated(deployment: Any, replicas: int) -> Any:

@@ -110,6 +110,7 @@ class SessionRegistry:
         cert: str = "",
         workers: Sequence[Worker] = (),
         shard: Shard = ALL,
+        torch_device: str = "cpu",
     ) -> None:
         use_one_thread()
         keep_freed_memory()
@@ -128,7 +129,8 @@ class SessionRegistry:
         self.openings = TokenBuckets(self.limits.openings, burst_s=self.limits.max_sessions / self.limits.openings)
         self._lock = threading.Lock()
         self._builder = ThreadPoolExecutor(1, thread_name_prefix="building")
-        self._own = () if workers else (RoundsWorker(),)
+        self._device = torch_device  # of learners and predictions
+        self._own = () if workers else (RoundsWorker(torch_device),)
         self._runners = [SessionWorkerThread(worker, self.meters) for worker in workers or self._own]
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # private: it holds frames of devices
         check_private(folder)
@@ -222,7 +224,7 @@ class SessionRegistry:
         runner = self._free_runner()
         try:
             runner.worker.build(asked)
-            session = HostedSession(folder, asked, runner.worker)
+            session = HostedSession(folder, asked, runner.worker, self._device)
             about = {"token": digest_of(token), "asked": asked.model_dump(mode="json"), "created": time.time()}
             write_atomically(folder / SESSION, json.dumps(about))
             sync(self.folder)
@@ -254,7 +256,7 @@ class SessionRegistry:
                 self._add(
                     folder.name,
                     about,
-                    HostedSession(folder, parse_session_request(about["asked"]), runner.worker),
+                    HostedSession(folder, parse_session_request(about["asked"]), runner.worker, self._device),
                     runner,
                 )
             except Exception:  # of a damaged folder or another version: other sessions must open

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 from contextlib import suppress
@@ -90,6 +91,7 @@ def serve(
     max_sessions: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of sessions.")] = 64,
     rate_limit: Annotated[float, typer.Option(min=0.1, help="Maximum requests per second and token.")] = 200.0,
     replicas: Annotated[int, typer.Option(min=1, max=256, help="Processes that host sessions.")] = 1,
+    torch_device: Annotated[str, typer.Option(help="Where learners and predictions run: cpu, cuda or cuda:N.")] = "cpu",
     cert: Annotated[Path | None, typer.Option(help="Certificate in PEM format, for TLS.", show_default=False)] = None,
     key: Annotated[Path | None, typer.Option(help="Private key in PEM format.", show_default=False)] = None,
     without_tls: Annotated[
@@ -104,6 +106,7 @@ def serve(
     """
     from driftlab.platform.core.files import check_private, is_writable
 
+    _check_device(torch_device, address)
     if state_dir.is_dir():
         check_private(state_dir)
     elif not is_writable(state_dir):
@@ -129,6 +132,7 @@ def serve(
         max_sessions=max_sessions,
         rate_limit=rate_limit,
         replicas=replicas,
+        torch_device=torch_device,
         cert=where.cert,
     )
     print_note("Starting the server and its Ray processes, which takes about half a minute.")
@@ -139,6 +143,19 @@ def serve(
             say(f"owner   {secret}  for you: keep it on this computer")
         say("In a browser, enter the owner's token as the password; the user name is ignored.")
         threading.Event().wait()
+
+
+def _check_device(torch_device: str, address: str | None) -> None:
+    """Refuse an unknown device, and a GPU that this computer does not have if the server runs here."""
+    from driftlab import determinism
+    from driftlab.platform.sim.host import check_torch_device
+
+    kind, colon, number = torch_device.partition(":")
+    if kind not in ("cpu", "cuda") or (colon and not (kind == "cuda" and number.isascii() and number.isdecimal())):
+        raise RequestError(f"--torch-device '{shortened(torch_device)}' is unknown. Use cpu, cuda or cuda:N.")
+    determinism.check(torch_device)
+    if address is None and "RAY_ADDRESS" not in os.environ:
+        check_torch_device(torch_device)
 
 
 def _tls(cert: Path | None, key: Path | None) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from driftlab.determinism import in_plain_words, make_deterministic
 from driftlab.errors import RunError, WireError
 from driftlab.platform.core.files import append_lines, write_atomically
 from driftlab.platform.core.records import Received
@@ -34,6 +35,7 @@ from driftlab.platform.sim.session import Job, NodeId, Session
 
 log = logging.getLogger(__name__)
 STATE, ROUNDS, UPLOADS, RESULTS, LOCK = "state.safetensors", "rounds.jsonl", "uploads", "results", "rounds.lock"
+DEVICE = "torch_device"  # file with the name of the GPU that the state is of; a state without it is of the CPU
 OLD_STATE = "nodes.pickle"  # of versions that stored pickles, which are never read
 KEPT_RESULTS = 1000  # newest messages on disk; a device further behind must request all weights
 LOCK_TIMEOUT_S, LOCK_INTERVAL_S = 30.0, 0.05  # for a killed process to release the session's lock
@@ -119,25 +121,28 @@ class Worker(Protocol):
 class RoundsWorker:
     """Runs rounds in this process; a session is opened from its folder at its first round."""
 
-    def __init__(self) -> None:
+    def __init__(self, torch_device: str = "cpu") -> None:
         use_one_thread()
         keep_freed_memory()
+        make_deterministic(torch_device)
+        self._device = torch_device
         self._sessions: dict[Path, SessionRounds] = {}
         self._decoder = MediaDecoder()
 
     def build(self, asked: SessionRequest) -> None:
-        open_on_server(asked, InlineSession())
+        open_on_server(asked, InlineSession(), self._device)
 
     def work(self, request: RoundRequest) -> RoundReply:
         try:
             session = self._sessions.get(request.folder)
             if session is None:
-                session = self._sessions[request.folder] = SessionRounds(request.folder, request.asked, self._decoder)
+                session = SessionRounds(request.folder, request.asked, self._decoder, self._device)
+                self._sessions[request.folder] = session
             return session.work(request)
         except Exception as error:  # reported in the reply: other sessions must continue
             log.warning("session in %s failed", request.folder, exc_info=True)
             self.drop(request.folder)
-            return RoundReply(fault=f"{type(error).__name__}: {error}")
+            return RoundReply(fault=in_plain_words(f"{type(error).__name__}: {error}"))
 
     def drop(self, folder: Path) -> None:
         session = self._sessions.pop(folder, None)
@@ -171,11 +176,11 @@ def drive(
 class SessionRounds:
     """The nodes of one session and their state on disk."""
 
-    def __init__(self, folder: Path, asked: SessionRequest, decoder: MediaDecoder) -> None:
-        self._decoder = decoder
+    def __init__(self, folder: Path, asked: SessionRequest, decoder: MediaDecoder, torch_device: str = "cpu") -> None:
+        self._decoder, self._device = decoder, torch_device
         self.folder, self._lock = folder, _take_lock(folder / LOCK)
         self._session = InlineSession()
-        self.cell: FieldCell = open_on_server(asked, self._session)
+        self.cell: FieldCell = open_on_server(asked, self._session, torch_device)
         self.app = self.cell.app
         self.progress = SessionState(server_state=self.app.learner.server_state)
         self._stored_rounds = 0
@@ -295,6 +300,8 @@ class SessionRounds:
         progress.has_learner, progress.trains, progress.runs = learner.placed, choice.trains, choice.runs
         append_lines(self.folder / ROUNDS, (json.dumps(vars(one)) for one in progress.rounds[self._stored_rounds :]))
         self._stored_rounds = len(progress.rounds)
+        if self._device != "cpu":
+            write_atomically(self.folder / DEVICE, self._device)
         write_atomically(self.folder / STATE, dump_objects(replace(progress, rounds=[])))
         for file in upload_files(self.folder):
             if int(file.name) <= progress.used:
@@ -302,7 +309,7 @@ class SessionRounds:
 
     def _restore(self) -> None:
         """Load the state that the previous process stored."""
-        state = read_state(self.folder)
+        state = read_state(self.folder, self._device)
         if state is not None:
             self.progress, self._stored_rounds = state, len(state.rounds)
             self._session.nodes.update(state.nodes)
@@ -310,13 +317,19 @@ class SessionRounds:
             self.app.choice.trains, self.app.choice.runs = state.trains, state.runs
 
 
-def read_state(folder: Path) -> SessionState | None:
+def read_state(folder: Path, torch_device: str = "cpu") -> SessionState | None:
     """Return the state that the last round stored; None before the first one."""
-    file = folder / STATE
+    file, device = folder / STATE, folder / DEVICE
     if (folder / OLD_STATE).exists():
         raise RunError(f"'{folder / OLD_STATE}' is of another version of driftlab. Start a new session.")
     if not file.exists():
         return None
+    stored = device.read_text(encoding="utf-8") if device.exists() else "cpu"
+    if stored != torch_device:
+        raise RunError(
+            f"'{file}' is of the torch device {stored}, and this server uses {torch_device}. Start it with "
+            f"--torch-device {stored}, or start a new session."
+        )
     try:
         state = load_objects(file.read_bytes())
         if not isinstance(state, SessionState):
