@@ -16,7 +16,7 @@ from driftlab.actors.actors import ONE_THREAD
 from driftlab.actors.pool import CPUS_PER_ACTOR
 from driftlab.errors import RunError
 from driftlab.platform.field.request import SessionRequest
-from driftlab.platform.field.rounds import RoundReply, RoundRequest, RoundsWorker
+from driftlab.platform.field.rounds import RoundReply, RoundRequest, RoundsWorker, rounds_at_once
 
 MAX_RETRIES = 3  # of a round whose process was lost
 
@@ -45,8 +45,8 @@ class SessionRack:
 class ActorWorker:
     """Runs the rounds of several sessions in one actor, and trains new networks in another one."""
 
-    def __init__(self, rack: Any, builder: Callable[[], Any]) -> None:
-        self._rack, self._builder = rack, builder
+    def __init__(self, rack: Any, builder: Callable[[], Any], at_once: int) -> None:
+        self._rack, self._builder, self.at_once = rack, builder, at_once
 
     def build(self, asked: SessionRequest) -> None:
         _wait(self._builder().build.remote(asked))
@@ -74,7 +74,10 @@ def start_workers(count: int, torch_device: str = "cpu", gpus: float = 0.0) -> l
     }
     rack: Any = SessionRack.options(**options)  # type: ignore[attr-defined]
     builder = cache(lambda: rack.remote("Builder", torch_device))  # started when the first session is opened
-    return [ActorWorker(rack.remote(f"Sessions-{number}", torch_device), builder) for number in range(count)]
+    at_once = rounds_at_once(torch_device)
+    sessions: Any = SessionRack.options(**options, max_concurrency=at_once)  # type: ignore[attr-defined]
+    names = [f"Sessions-{number}" for number in range(count)]
+    return [ActorWorker(sessions.remote(name, torch_device), builder, at_once) for name in names]
 
 
 def _wait(reference: Any) -> Any:

@@ -56,13 +56,18 @@ async def _nothing() -> dict[str, Any]:
 
 
 class SessionWorkerThread:
-    """The thread that runs the rounds of one worker's sessions, in the order of `FairQueue`."""
+    """The thread that runs the rounds of one worker's sessions, in the order of `FairQueue`.
+
+    A worker that trains several learners as one batch gets the rounds of several sessions, each in a further thread.
+    """
 
     def __init__(self, worker: Worker, meters: ServerMetrics) -> None:
         self.worker, self._meters = worker, meters
         self.sessions: dict[str, HostedSession] = {}
         self._queue = FairQueue()
         self._wake, self._stop = threading.Event(), False
+        self._working: set[HostedSession] = set()  # in further threads
+        self._pool = ThreadPoolExecutor(worker.at_once, thread_name_prefix="round")
         self.thread = threading.Thread(target=self._run, name="rounds", daemon=True)
         self.thread.start()
 
@@ -81,22 +86,38 @@ class SessionWorkerThread:
             shutil.rmtree(session.folder, ignore_errors=True)
 
     def stop(self) -> None:
-        """End the thread after the current round."""
+        """End all threads after the current rounds."""
         self._stop = True
         self._wake.set()
         self.thread.join()
+        self._pool.shutdown()
 
     def _run(self) -> None:
         while not self._stop:
             self._wake.clear()
-            ready = [session for session in list(self.sessions.values()) if session.has_work]
-            if ready:
-                session = self._queue.next_of(ready)
-                with self._meters.round_s.time():
-                    session.work()
-                self._meters.wait_s.observe(session.since_upload_s)
-            else:
+            free = [session for session in list(self.sessions.values()) if session not in self._working]
+            ready = [session for session in free if session.has_work]
+            if not ready or len(self._working) == self.worker.at_once:
                 self._wake.wait()
+                continue
+            session = self._queue.next_of(ready)
+            if self.worker.at_once == 1:
+                self._work(session)
+            else:
+                self._working.add(session)
+                self._pool.submit(self._work_apart, session)
+
+    def _work_apart(self, session: HostedSession) -> None:
+        try:
+            self._work(session)
+        finally:
+            self._working.discard(session)
+            self._wake.set()
+
+    def _work(self, session: HostedSession) -> None:
+        with self._meters.round_s.time():
+            session.work()
+        self._meters.wait_s.observe(session.since_upload_s)
 
 
 class SessionRegistry:

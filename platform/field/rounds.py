@@ -11,9 +11,10 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -33,6 +34,9 @@ from driftlab.platform.sim.rounds import Await, RoundGain, Step, Steps
 from driftlab.platform.sim.rows import update_row
 from driftlab.platform.sim.session import Job, NodeId, Session
 
+if TYPE_CHECKING:
+    from driftlab.platform.field.joining import Meeting
+
 log = logging.getLogger(__name__)
 STATE, ROUNDS, UPLOADS, RESULTS, LOCK = "state.safetensors", "rounds.jsonl", "uploads", "results", "rounds.lock"
 DEVICE = "torch_device"  # file with the name of the GPU that the state is of; a state without it is of the CPU
@@ -40,6 +44,7 @@ OLD_STATE = "nodes.pickle"  # of versions that stored pickles, which are never r
 KEPT_RESULTS = 1000  # newest messages on disk; a device further behind must request all weights
 LOCK_TIMEOUT_S, LOCK_INTERVAL_S = 30.0, 0.05  # for a killed process to release the session's lock
 JOB_INTERVAL_S = 0.01  # between checks whether a call has returned
+AT_ONCE = 16  # rounds of a worker on a GPU, whose learners may train as one batch
 TRUTH = NodeId("device", "truth")  # renders the workload for an oracle teacher
 
 
@@ -108,6 +113,10 @@ class RoundReply:
 class Worker(Protocol):
     """Runs training rounds, in this process or in another one."""
 
+    @property
+    def at_once(self) -> int:
+        """Return the number of sessions whose rounds may run at the same time, each in another thread."""
+
     def build(self, asked: SessionRequest) -> None:
         """Train the networks of a session that are not cached on this computer."""
 
@@ -118,14 +127,20 @@ class Worker(Protocol):
         """Release the memory and the lock of a session."""
 
 
+def rounds_at_once(torch_device: str) -> int:
+    """Return the rounds that a worker runs at the same time; on a CPU one, since batches are slower there."""
+    return 1 if torch_device == "cpu" else AT_ONCE
+
+
 class RoundsWorker:
     """Runs rounds in this process; a session is opened from its folder at its first round."""
 
-    def __init__(self, torch_device: str = "cpu") -> None:
+    def __init__(self, torch_device: str = "cpu", at_once: int | None = None) -> None:
         use_one_thread()
         keep_freed_memory()
         make_deterministic(torch_device)
-        self._device = torch_device
+        self._device, self.at_once = torch_device, at_once or rounds_at_once(torch_device)
+        self._meeting = None if self.at_once == 1 else _new_meeting()
         self._sessions: dict[Path, SessionRounds] = {}
         self._decoder = MediaDecoder()
 
@@ -133,10 +148,15 @@ class RoundsWorker:
         open_on_server(asked, InlineSession(), self._device)
 
     def work(self, request: RoundRequest) -> RoundReply:
+        with self._meeting.taking_part() if self._meeting else nullcontext():
+            return self._work(request)
+
+    def _work(self, request: RoundRequest) -> RoundReply:
         try:
             session = self._sessions.get(request.folder)
             if session is None:
-                session = SessionRounds(request.folder, request.asked, self._decoder, self._device)
+                nodes = self._meeting.open() if self._meeting else InlineSession()
+                session = SessionRounds(request.folder, request.asked, self._decoder, self._device, nodes)
                 self._sessions[request.folder] = session
             return session.work(request)
         except Exception as error:  # reported in the reply: other sessions must continue
@@ -153,6 +173,12 @@ class RoundsWorker:
         for folder in list(self._sessions):
             self.drop(folder)
         self._decoder.close()
+
+
+def _new_meeting() -> Meeting:
+    from driftlab.platform.field.joining import Meeting  # imports torch
+
+    return Meeting()
 
 
 def drive(
@@ -176,10 +202,17 @@ def drive(
 class SessionRounds:
     """The nodes of one session and their state on disk."""
 
-    def __init__(self, folder: Path, asked: SessionRequest, decoder: MediaDecoder, torch_device: str = "cpu") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        asked: SessionRequest,
+        decoder: MediaDecoder,
+        torch_device: str,
+        nodes: InlineSession,
+    ) -> None:
         self._decoder, self._device = decoder, torch_device
         self.folder, self._lock = folder, _take_lock(folder / LOCK)
-        self._session = InlineSession()
+        self._session = nodes
         self.cell: FieldCell = open_on_server(asked, self._session, torch_device)
         self.app = self.cell.app
         self.progress = SessionState(server_state=self.app.learner.server_state)

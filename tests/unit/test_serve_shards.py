@@ -54,7 +54,7 @@ def test_a_registry_opens_the_sessions_of_its_shard_only(tmp_path, monkeypatch):
     tmp_path.chmod(0o700)
     opened = []
     for number in range(2):
-        hub = sessions.SessionRegistry(tmp_path, "token", workers=[SimpleNamespace()], shard=Shard(number, 2))
+        hub = sessions.SessionRegistry(tmp_path, "token", workers=[SimpleNamespace(at_once=1)], shard=Shard(number, 2))
         assert all(Shard(number, 2).holds(hub._new_name()) for _ in range(8))
         opened.append(set(hub.sessions))
         hub.close()
