@@ -9,6 +9,7 @@ from typing import Any
 import ray
 
 from driftlab.actors.node_host import Failure, Head, NodeHost
+from driftlab.determinism import make_deterministic
 from driftlab.platform.core import plugins
 from driftlab.platform.core.registry import import_class
 from driftlab.platform.sim import portable
@@ -21,8 +22,11 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENCV_FOR_THREAD
 class NodeHostActor:
     """A node host in a process of Ray."""
 
-    def __init__(self, name: str, classes: Mapping[Kind, str], sources: Mapping[str, bytes]) -> None:
+    def __init__(
+        self, name: str, classes: Mapping[Kind, str], sources: Mapping[str, bytes], torch_device: str = "cpu"
+    ) -> None:
         os.environ.update(ONE_THREAD)  # before torch and OpenCV: nodes run in parallel, operators on one thread
+        make_deterministic(torch_device)
         portable.settle()
         keep_freed_memory()
         plugins.install_finder(sources)  # makes the files of users' members importable by name

@@ -30,6 +30,7 @@ from ray._private.node import Node
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.job_config import JobConfig
 
+from driftlab import determinism
 from driftlab.actors.local import LocalRay
 from driftlab.actors.thread import POLL_INTERVAL_S, RayThread, wait_for_abandoned
 from driftlab.actors.watchdog import MARK
@@ -76,6 +77,7 @@ class ClusterConfig:
     devices_per_actor: int | None = None  # maximum of devices per actor; it replaces the limit by `workers`
     gpus_per_actor: float = 0.0  # for each application, teacher and learner, or each actor of whole cells
     on_gpu: bool = False  # whether they get equal shares of the cluster's GPUs if `gpus_per_actor` is 0
+    torch_device: str = "cpu"  # of their networks
     placement: Literal["cells", "nodes"] = "nodes"  # of a cell: in one actor, or its nodes in actors of their kinds
     dashboard: bool = False  # takes 2 s and 0.9 GB more; shows actors by name
     run: str = "run"  # name of the run in the dashboard
@@ -275,8 +277,9 @@ def _join(address: str, common: dict[str, Any]) -> Any:
         check_reachable(resolved)
         if address == "auto":
             _use_token()
+        variables = portable.environment() | determinism.environment()
         GcsClient(address=resolved)  # reports a wrong token immediately; ray.init would try twenty times
-        return ray.init(address=address, runtime_env={"env_vars": portable.environment()}, **common)
+        return ray.init(address=address, runtime_env={"env_vars": variables}, **common)
     except exceptions.AuthenticationError as error:
         raise RequestError(f"The Ray cluster at '{address}' refuses the token, or lacks one. {ALLOWED}") from error
     except (ConnectionError, RuntimeError, ValueError, exceptions.RayError) as error:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from driftlab.determinism import plain_error
 from driftlab.errors import DriftlabError
 from driftlab.platform.core.registry import import_class
 from driftlab.platform.sim.session import Kind, NodeId, run_verb
@@ -105,4 +106,4 @@ def _run(node: NodeId, verb: str, function: Any, args: tuple[Any, ...]) -> Any:
         cause = error.__cause__
         if cause is not None and hasattr(cause, RAYS_OWN):
             raise cause from None
-        return Failure(error, traceback.format_exc())
+        return Failure(plain_error(error), traceback.format_exc())

@@ -132,6 +132,10 @@ class Pool:
             return gpu_share(self._cluster.gpus, self._kinds_on_gpu * self.workers)
         return self._config.gpus_per_actor
 
+    def _device_of(self, kind: Kind) -> str:
+        """Return the torch device of an actor's networks."""
+        return self._config.torch_device if kind in ON_GPU else "cpu"
+
     def _cpus(self, kind: Kind, *, shared: bool) -> float:
         """Return the CPUs that an actor requests: all actors of a worker share one CPU.
 
@@ -175,7 +179,7 @@ class Pool:
         if kind == "recorder":  # it writes to the run's folder, which is on the driver's computer
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
             options["scheduling_strategy"] = here
-        given = (name, self._classes_of(kind), self._config.sources)
+        given = (name, self._classes_of(kind), self._config.sources, self._device_of(kind))
         actor = self._cluster.run(lambda: ACTORS[kind].options(**options).remote(*given))
         return ActorSlot(name, kind, actor, actor.ready.remote(), resources)
 

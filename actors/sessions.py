@@ -16,7 +16,7 @@ from driftlab.actors.actors import ONE_THREAD
 from driftlab.actors.pool import CPUS_PER_ACTOR
 from driftlab.errors import RunError
 from driftlab.platform.field.request import SessionRequest
-from driftlab.platform.field.rounds import RoundReply, RoundRequest, RoundsWorker
+from driftlab.platform.field.rounds import RoundReply, RoundRequest, RoundsWorker, rounds_at_once
 
 MAX_RETRIES = 3  # of a round whose process was lost
 
@@ -25,9 +25,9 @@ MAX_RETRIES = 3  # of a round whose process was lost
 class SessionRack:
     """A worker in a process of Ray; Ray may repeat its calls."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, torch_device: str) -> None:
         os.environ.update(ONE_THREAD)  # before torch and OpenCV: sessions run in parallel, operators on one thread
-        self._name, self._worker = name, RoundsWorker()
+        self._name, self._worker = name, RoundsWorker(torch_device)
 
     def __repr__(self) -> str:
         return self._name
@@ -45,8 +45,8 @@ class SessionRack:
 class ActorWorker:
     """Runs the rounds of several sessions in one actor, and trains new networks in another one."""
 
-    def __init__(self, rack: Any, builder: Callable[[], Any]) -> None:
-        self._rack, self._builder = rack, builder
+    def __init__(self, rack: Any, builder: Callable[[], Any], at_once: int) -> None:
+        self._rack, self._builder, self.at_once = rack, builder, at_once
 
     def build(self, asked: SessionRequest) -> None:
         _wait(self._builder().build.remote(asked))
@@ -59,18 +59,25 @@ class ActorWorker:
         _wait(self._rack.drop.remote(folder))
 
 
-def start_workers(count: int) -> list[ActorWorker]:
-    """Start actors on this computer, whose disk holds the sessions; they end with this process."""
+def start_workers(count: int, torch_device: str = "cpu", gpus: float = 0.0) -> list[ActorWorker]:
+    """Start actors on this computer, whose disk holds the sessions; they end with this process.
+
+    Each requests this share of a GPU.
+    """
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     options = {
         "num_cpus": CPUS_PER_ACTOR,
+        "num_gpus": gpus,
         "max_restarts": -1,
         "max_task_retries": MAX_RETRIES,
         "scheduling_strategy": here,
     }
     rack: Any = SessionRack.options(**options)  # type: ignore[attr-defined]
-    builder = cache(lambda: rack.remote("Builder"))  # started when the first session is opened
-    return [ActorWorker(rack.remote(f"Sessions-{number}"), builder) for number in range(count)]
+    builder = cache(lambda: rack.remote("Builder", torch_device))  # started when the first session is opened
+    at_once = rounds_at_once(torch_device)
+    sessions: Any = SessionRack.options(**options, max_concurrency=at_once)  # type: ignore[attr-defined]
+    names = [f"Sessions-{number}" for number in range(count)]
+    return [ActorWorker(sessions.remote(name, torch_device), builder, at_once) for name in names]
 
 
 def _wait(reference: Any) -> Any:

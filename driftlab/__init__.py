@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from driftlab import errors
 
 if TYPE_CHECKING:
-    from driftlab.platform.lab.seal import run
+    from driftlab.one_process import run
     from driftlab.platform.results.relations.comparison import open_run
     from driftlab.platform.results.tables.read import newest_run
 
@@ -28,7 +28,7 @@ def __getattr__(name: str) -> Any:
 
         return open_run
     if name == "run":
-        from driftlab.platform.lab.seal import run
+        from driftlab.one_process import run
 
         if "ipykernel" not in sys.modules:
             return run

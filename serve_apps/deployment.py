@@ -22,8 +22,9 @@ from ray.serve._private import replica
 from ray.serve.config import RequestRouterConfig
 from ray.serve.schema import LoggingConfig
 
-from driftlab.actors.cluster import LOOPBACK, ClusterConfig, connect, processors
+from driftlab.actors.cluster import LOOPBACK, ClusterConfig, connect, gpu_share, processors
 from driftlab.actors.sessions import start_workers
+from driftlab.determinism import make_deterministic
 from driftlab.errors import RequestError
 from driftlab.serve_apps.http_server import HttpServer, ServerAddress, listener_of
 from driftlab.serve_apps.quotas import Limits
@@ -39,6 +40,7 @@ LEAN = {  # no extra threads between a request and its route: no route blocks
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
 }
+DEVICE = r"^(cpu|cuda(:[0-9]{1,3})?)$"
 MAX_REQUESTS = 400  # at the same time; most are held until there is a result
 REQUEST_TIMEOUT_S = 900  # opening a session may train its network
 STATS_INTERVAL_S = 0.5  # between reports of a replica's shards to the routers
@@ -63,7 +65,9 @@ class ServerArgs(BaseModel):
     max_replicas: Annotated[int, Field(ge=0, le=256)] = 0  # as many if there are enough requests; 0: `replicas`
     requests_per_replica: Annotated[float, Field(gt=0)] = 100.0  # at the same time, above which there is one more
     cpus: Annotated[float, Field(ge=0)] = 0.1  # that a replica requests from Ray for itself and its learners
-    workers: Annotated[int, Field(ge=0)] = 0  # processes that host learners; 0: one per CPU core
+    workers: Annotated[int, Field(ge=0)] = 0  # processes that host learners; 0: one per CPU core, or per GPU
+    torch_device: Annotated[str, Field(pattern=DEVICE)] = "cpu"  # of learners and predictions
+    gpus_per_actor: Annotated[float, Field(ge=0, le=1)] = 0.0  # of each replica and actor; 0: equal shares of all
     cert: str = ""  # certificate file, which the demo device trusts
     key: str = ""  # its private key, if the replica listens itself
     host: str = LOOPBACK  # on which the replica listens itself
@@ -103,10 +107,13 @@ class ModelStreaming:
 
     def __init__(self, args: ServerArgs) -> None:
         _keep_replica_from_the_network()
+        make_deterministic(args.torch_device)
         folder, limits = Path(args.state_dir), Limits(max_sessions=args.max_sessions, rate_limit=args.rate_limit)
-        workers = start_workers(math.ceil((args.workers or processors()) / args.most))
+        count = math.ceil((args.workers or processors()) / args.most)
+        workers = start_workers(count, args.torch_device, args.gpus_per_actor)
         self.shards = HeldShards(folder) if args.most > 1 else None
-        self.hub = SessionRegistry(folder, args.token, limits, args.cert, workers, self.shards or AllShards())
+        held = self.shards or AllShards()
+        self.hub = SessionRegistry(folder, args.token, limits, args.cert, workers, held, args.torch_device)
         if self.shards is None:
             self.hub.reopen()
         else:
@@ -176,13 +183,32 @@ def _keep_replica_from_the_network() -> None:
 
 def application(args: ServerArgs | dict[str, Any]) -> Application:
     """Return the application for `serve run` and Serve config files, which pass a mapping."""
-    args = ServerArgs.model_validate(args)
+    args = with_gpus(ServerArgs.model_validate(args))
     return cast("Application", replicated(ModelStreaming, args).bind(args))
+
+
+def with_gpus(args: ServerArgs) -> ServerArgs:
+    """Return the arguments with the number of workers on a GPU, and the share that every process requests.
+
+    All processes of a server fit on the smallest computer with a GPU, since Ray may place them there. A numbered GPU is
+    used without a request.
+    """
+    kind, _, number = args.torch_device.partition(":")
+    if kind == "cpu" or number:
+        return args if kind == "cpu" else args.model_copy(update={"workers": args.workers or 1})
+    each = [int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]]
+    gpus = min((count for count in each if count), default=0)
+    if not gpus:
+        raise RequestError("torch_device is 'cuda' and no computer of this Ray has a GPU. Use cpu, or a Ray with GPUs.")
+    workers = args.workers or gpus
+    processes = args.most * (math.ceil(workers / args.most) + 2)  # with a replica and its builder
+    share = args.gpus_per_actor or gpu_share(1.0, math.ceil(processes / gpus))
+    return args.model_copy(update={"workers": workers, "gpus_per_actor": share})
 
 
 def replicated(deployment: Any, args: ServerArgs) -> Any:
     """Return a deployment with replicas for its requests, each of which receives those of its shards."""
-    deployment = deployment.options(ray_actor_options={"num_cpus": args.cpus})
+    deployment = deployment.options(ray_actor_options={"num_cpus": args.cpus, "num_gpus": args.gpus_per_actor})
     if args.most == 1:
         return deployment
     router = cast("Any", RequestRouterConfig)(  # mypy takes its fields for those of a private one

@@ -60,10 +60,12 @@ class SessionMoved(RunError):
 class HostedSession:
     """A session; `work` may be called from one thread at a time, everything else from any thread."""
 
-    def __init__(self, folder: Path, asked: SessionRequest, worker: Worker | None = None) -> None:
-        self.folder, self.asked, self.worker = folder, asked, worker or RoundsWorker()
-        self._session = InlineSession()
-        self.cell: FieldCell = open_on_server(asked, self._session)
+    def __init__(
+        self, folder: Path, asked: SessionRequest, worker: Worker | None = None, torch_device: str = "cpu"
+    ) -> None:
+        self.folder, self.asked, self.worker = folder, asked, worker or RoundsWorker(torch_device)
+        self._session, self._device = InlineSession(), torch_device
+        self.cell: FieldCell = open_on_server(asked, self._session, torch_device)
         self.app = self.cell.app
         self.weights = dump_weights(payload_of(self.app.networks.student.weights))
         self.progress = SessionState()
@@ -351,7 +353,7 @@ class HostedSession:
 
     def _restore(self) -> None:
         """Load the state and the unused uploads of the previous process."""
-        state, node = read_state(self.folder), self.app.node("application")
+        state, node = read_state(self.folder, self._device), self.app.node("application")
         if state is not None:
             self._session.nodes[node], self.app.choice.runs = state.nodes[node], state.runs
             state.nodes = {}

@@ -57,13 +57,18 @@ async def _nothing() -> dict[str, Any]:
 
 
 class SessionWorkerThread:
-    """The thread that runs the rounds of one worker's sessions, in the order of `FairQueue`."""
+    """The thread that runs the rounds of one worker's sessions, in the order of `FairQueue`.
+
+    A worker that trains several learners as one batch gets the rounds of several sessions, each in a further thread.
+    """
 
     def __init__(self, worker: Worker, meters: ServerMetrics) -> None:
         self.worker, self._meters = worker, meters
         self.sessions: dict[str, HostedSession] = {}
         self._queue = FairQueue()
         self._wake, self._stop = threading.Event(), False
+        self._working: set[HostedSession] = set()  # in further threads
+        self._pool = ThreadPoolExecutor(worker.at_once, thread_name_prefix="round")
         self.thread = threading.Thread(target=self._run, name="rounds", daemon=True)
         self.thread.start()
 
@@ -86,22 +91,38 @@ class SessionWorkerThread:
         return session
 
     def stop(self) -> None:
-        """End the thread after the current round."""
+        """End all threads after the current rounds."""
         self._stop = True
         self._wake.set()
         self.thread.join()
+        self._pool.shutdown()
 
     def _run(self) -> None:
         while not self._stop:
             self._wake.clear()
-            ready = [session for session in list(self.sessions.values()) if session.has_work]
-            if ready:
-                session = self._queue.next_of(ready)
-                with self._meters.round_s.time():
-                    session.work()
-                self._meters.wait_s.observe(session.since_upload_s)
-            else:
+            free = [session for session in list(self.sessions.values()) if session not in self._working]
+            ready = [session for session in free if session.has_work]
+            if not ready or len(self._working) == self.worker.at_once:
                 self._wake.wait()
+                continue
+            session = self._queue.next_of(ready)
+            if self.worker.at_once == 1:
+                self._work(session)
+            else:
+                self._working.add(session)
+                self._pool.submit(self._work_apart, session)
+
+    def _work_apart(self, session: HostedSession) -> None:
+        try:
+            self._work(session)
+        finally:
+            self._working.discard(session)
+            self._wake.set()
+
+    def _work(self, session: HostedSession) -> None:
+        with self._meters.round_s.time():
+            session.work()
+        self._meters.wait_s.observe(session.since_upload_s)
 
 
 class SessionRegistry:
@@ -115,6 +136,7 @@ class SessionRegistry:
         cert: str = "",
         workers: Sequence[Worker] = (),
         shards: Shards | None = None,
+        torch_device: str = "cpu",
     ) -> None:
         use_one_thread()
         keep_freed_memory()
@@ -133,7 +155,8 @@ class SessionRegistry:
         self.openings = TokenBuckets(self.limits.openings, burst_s=self.limits.max_sessions / self.limits.openings)
         self._lock = threading.Lock()
         self._builder = ThreadPoolExecutor(1, thread_name_prefix="building")
-        self._own = () if workers else (RoundsWorker(),)
+        self._device = torch_device  # of learners and predictions
+        self._own = () if workers else (RoundsWorker(torch_device),)
         self._runners = [SessionWorkerThread(worker, self.meters) for worker in workers or self._own]
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # private: it holds frames of devices
         check_private(folder)
@@ -235,7 +258,7 @@ class SessionRegistry:
         runner = self._free_runner()
         try:
             runner.worker.build(asked)
-            session = HostedSession(folder, asked, runner.worker)
+            session = HostedSession(folder, asked, runner.worker, self._device)
             about = {"token": digest_of(token), "asked": asked.model_dump(mode="json"), "created": time.time()}
             write_atomically(folder / SESSION, json.dumps(about))
             sync(self.folder)
@@ -267,7 +290,7 @@ class SessionRegistry:
             try:
                 check_private(folder)
                 about, runner = read_session(folder), self._free_runner()
-                session = HostedSession(folder, parse_session_request(about["asked"]), runner.worker)
+                session = HostedSession(folder, parse_session_request(about["asked"]), runner.worker, self._device)
                 self._add(folder.name, about, session, runner)
             except Exception:  # of a damaged folder or another version: other sessions must open
                 log.warning("the session in %s cannot be opened again", folder, exc_info=True)

@@ -15,6 +15,7 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from driftlab.actors.cluster import Cluster, ClusterConfig, connect, gpu_share
+from driftlab.determinism import make_deterministic
 from driftlab.platform.sim import portable
 from driftlab.platform.tune.trial import (
     FAILED,
@@ -195,7 +196,9 @@ class TrialTrainable(tune.Trainable):
 
     def setup(self, config: dict[str, Any], **shared: Any) -> None:
         """Start the first trial of this process; `shared` values are not passed to loggers."""
-        self._backend, self._experiment = WarmBackend(), shared["experiment"]
+        self._experiment = shared["experiment"]
+        make_deterministic((self._experiment.get("compute") or {}).get("torch_device", "cpu"))
+        self._backend = WarmBackend()
         self._outcomes = self._begin(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:

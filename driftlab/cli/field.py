@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 from contextlib import suppress
@@ -94,6 +95,7 @@ def serve(
     rate_limit: Annotated[float, typer.Option(min=0.1, help="Maximum requests per second and token.")] = 200.0,
     replicas: Annotated[int, typer.Option(min=1, max=256, help="Processes that host sessions.")] = 1,
     max_replicas: MaxReplicas = 0,
+    torch_device: Annotated[str, typer.Option(help="Where learners and predictions run: cpu, cuda or cuda:N.")] = "cpu",
     cert: Annotated[Path | None, typer.Option(help="Certificate in PEM format, for TLS.", show_default=False)] = None,
     key: Annotated[Path | None, typer.Option(help="Private key in PEM format.", show_default=False)] = None,
     without_tls: Annotated[
@@ -106,12 +108,8 @@ def serve(
     The server runs on Ray Serve until it is interrupted. It prints two tokens: that with which devices open sessions,
     and the owner's, unless it is given.
     """
-    from driftlab.platform.core.files import check_private, is_writable
-
-    if state_dir.is_dir():
-        check_private(state_dir)
-    elif not is_writable(state_dir):
-        raise RequestError(f"--state-dir '{state_dir}' cannot be made. Use another folder.")
+    _check_device(torch_device, address)
+    _check_folder(state_dir)
     from driftlab.serve_apps.deployment import MIN_TOKEN, ServerArgs, serving
     from driftlab.serve_apps.http_server import ServerAddress
     from driftlab.serve_apps.tokens import enrolment_of
@@ -134,6 +132,7 @@ def serve(
         rate_limit=rate_limit,
         replicas=replicas,
         max_replicas=max_replicas,
+        torch_device=torch_device,
         cert=where.cert,
     )
     print_note("Starting the server and its Ray processes, which takes about half a minute.")
@@ -144,6 +143,29 @@ def serve(
             say(f"owner   {secret}  for you: keep it on this computer")
         say("In a browser, enter the owner's token as the password; the user name is ignored.")
         threading.Event().wait()
+
+
+def _check_folder(state_dir: Path) -> None:
+    """Refuse a folder that others can write to, or that cannot be made."""
+    from driftlab.platform.core.files import check_private, is_writable
+
+    if state_dir.is_dir():
+        check_private(state_dir)
+    elif not is_writable(state_dir):
+        raise RequestError(f"--state-dir '{state_dir}' cannot be made. Use another folder.")
+
+
+def _check_device(torch_device: str, address: str | None) -> None:
+    """Refuse an unknown device, and a GPU that this computer does not have if the server runs here."""
+    from driftlab import determinism
+    from driftlab.platform.sim.host import check_torch_device
+
+    kind, colon, number = torch_device.partition(":")
+    if kind not in ("cpu", "cuda") or (colon and not (kind == "cuda" and number.isascii() and number.isdecimal())):
+        raise RequestError(f"--torch-device '{shortened(torch_device)}' is unknown. Use cpu, cuda or cuda:N.")
+    determinism.check(torch_device)
+    if address is None and "RAY_ADDRESS" not in os.environ:
+        check_torch_device(torch_device)
 
 
 def _tls(cert: Path | None, key: Path | None) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -151,9 +152,11 @@ class BackendChoice:
         self.devices_per_actor, self.dashboard = devices_per_actor, dashboard
 
     def check_device(self, spec: Experiment) -> None:
-        """Raise RequestError if the run is on this computer and uses a GPU that it does not have."""
+        """Raise RequestError if the run cannot use its GPU, or is on this computer and it has none."""
+        from driftlab import determinism
         from driftlab.platform.sim.host import check_torch_device
 
+        determinism.check(spec.compute.torch_device)
         if self.address is None:
             check_torch_device(spec.compute.torch_device)
 
@@ -168,9 +171,9 @@ class BackendChoice:
         self.check_device(spec)
         placement = self.placement(spec)
         if placement is None:
-            from driftlab.platform.sim.inline import InlineBackend
+            from driftlab.one_process import OneProcess
 
-            return InlineBackend
+            return functools.partial(OneProcess, spec.compute.torch_device)
         from driftlab.actors.backend import RayBackend
         from driftlab.actors.cluster import ClusterConfig
         from driftlab.platform.lab.placement import sources_of
@@ -183,6 +186,7 @@ class BackendChoice:
             run=directory.name,
             gpus_per_actor=spec.compute.gpus_per_actor,
             on_gpu=spec.compute.torch_device == "cuda",
+            torch_device=spec.compute.torch_device,
             placement=placement.kind,
             sources=sources_of(spec),
             go_on=_resume_command(directory),
@@ -294,12 +298,13 @@ def _conclude(outcome: Outcome, as_json: bool) -> None:
 
 def failures_of(outcome: Outcome) -> tuple[list[str], list[str], bool]:
     """List failed cells and failures of members; the run failed if a cell or all steps of a member did."""
+    from driftlab.determinism import in_plain_words
     from driftlab.platform.results.relations.failures import member_failures
     from driftlab.platform.results.tables.read import Tables, open_run
 
     failures = member_failures(Tables(open_run(outcome.directory)))
     cells = [f"{cell}: {reason}" for cell, reason in outcome.failed]
-    return cells, [one.text for one in failures], bool(cells) or any(one.every for one in failures)
+    return cells, [in_plain_words(one.text) for one in failures], bool(cells) or any(one.every for one in failures)
 
 
 def _sum_up(directory: Path) -> None:

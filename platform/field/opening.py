@@ -42,9 +42,9 @@ class FieldCell:
         return app
 
 
-def open_on_server(asked: SessionRequest, session: Session) -> FieldCell:
+def open_on_server(asked: SessionRequest, session: Session, torch_device: str = "cpu") -> FieldCell:
     """Return the simulator of a session on the server; train the networks that are not cached."""
-    return _opened(experiment_of(asked), InlineBackend(), session)
+    return _opened(experiment_of(asked, torch_device=torch_device), InlineBackend(), session)
 
 
 @dataclass(frozen=True)

@@ -106,11 +106,11 @@ def parse_session_request(document: Mapping[str, Any]) -> SessionRequest:
         raise RequestError("; ".join(faults)) from error
 
 
-def experiment_of(asked: SessionRequest, source: str = "") -> Experiment:
+def experiment_of(asked: SessionRequest, source: str = "", torch_device: str = "cpu") -> Experiment:
     """Return the experiment of a request: one cell in wall-clock time, without a simulated link.
 
     A device replaces the workload by its `source`: a video file, a folder or a camera. Its request names the workload
-    `camera`.
+    `camera`. The torch device is that of the process, which no request chooses.
     """
     if asked.workload.height * asked.workload.width > MAX_PIXELS:
         raise RequestError(f"Frames have more than {MAX_PIXELS} pixels. Reduce workload.height or workload.width.")
@@ -129,6 +129,7 @@ def experiment_of(asked: SessionRequest, source: str = "") -> Experiment:
             "bounds": False,
             "snapshots": 0,
             "clock": "wall",
+            "compute": {"torch_device": torch_device},
         }
     )
     task = task_of(experiment.student.network).name

@@ -11,12 +11,14 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from driftlab.determinism import in_plain_words, make_deterministic
 from driftlab.errors import RunError, WireError
 from driftlab.platform.core.files import append_lines, write_atomically
 from driftlab.platform.core.records import Received
@@ -32,12 +34,17 @@ from driftlab.platform.sim.rounds import Await, RoundGain, Step, Steps
 from driftlab.platform.sim.rows import update_row
 from driftlab.platform.sim.session import Job, NodeId, Session
 
+if TYPE_CHECKING:
+    from driftlab.platform.field.joining import Meeting
+
 log = logging.getLogger(__name__)
 STATE, ROUNDS, UPLOADS, RESULTS, LOCK = "state.safetensors", "rounds.jsonl", "uploads", "results", "rounds.lock"
+DEVICE = "torch_device"  # file with the name of the GPU that the state is of; a state without it is of the CPU
 OLD_STATE = "nodes.pickle"  # of versions that stored pickles, which are never read
 KEPT_RESULTS = 1000  # newest messages on disk; a device further behind must request all weights
 LOCK_TIMEOUT_S, LOCK_INTERVAL_S = 30.0, 0.05  # for a killed process to release the session's lock
 JOB_INTERVAL_S = 0.01  # between checks whether a call has returned
+AT_ONCE = 16  # rounds of a worker on a GPU, whose learners may train as one batch
 TRUTH = NodeId("device", "truth")  # renders the workload for an oracle teacher
 
 
@@ -106,6 +113,10 @@ class RoundReply:
 class Worker(Protocol):
     """Runs training rounds, in this process or in another one."""
 
+    @property
+    def at_once(self) -> int:
+        """Return the number of sessions whose rounds may run at the same time, each in another thread."""
+
     def build(self, asked: SessionRequest) -> None:
         """Train the networks of a session that are not cached on this computer."""
 
@@ -116,28 +127,42 @@ class Worker(Protocol):
         """Release the memory and the lock of a session."""
 
 
+def rounds_at_once(torch_device: str) -> int:
+    """Return the rounds that a worker runs at the same time; on a CPU one, since batches are slower there."""
+    return 1 if torch_device == "cpu" else AT_ONCE
+
+
 class RoundsWorker:
     """Runs rounds in this process; a session is opened from its folder at its first round."""
 
-    def __init__(self) -> None:
+    def __init__(self, torch_device: str = "cpu", at_once: int | None = None) -> None:
         use_one_thread()
         keep_freed_memory()
+        make_deterministic(torch_device)
+        self._device, self.at_once = torch_device, at_once or rounds_at_once(torch_device)
+        self._meeting = None if self.at_once == 1 else _new_meeting()
         self._sessions: dict[Path, SessionRounds] = {}
         self._decoder = MediaDecoder()
 
     def build(self, asked: SessionRequest) -> None:
-        open_on_server(asked, InlineSession())
+        open_on_server(asked, InlineSession(), self._device)
 
     def work(self, request: RoundRequest) -> RoundReply:
+        with self._meeting.taking_part() if self._meeting else nullcontext():
+            return self._work(request)
+
+    def _work(self, request: RoundRequest) -> RoundReply:
         try:
             session = self._sessions.get(request.folder)
             if session is None:
-                session = self._sessions[request.folder] = SessionRounds(request.folder, request.asked, self._decoder)
+                nodes = self._meeting.open() if self._meeting else InlineSession()
+                session = SessionRounds(request.folder, request.asked, self._decoder, self._device, nodes)
+                self._sessions[request.folder] = session
             return session.work(request)
         except Exception as error:  # reported in the reply: other sessions must continue
             log.warning("session in %s failed", request.folder, exc_info=True)
             self.drop(request.folder)
-            return RoundReply(fault=f"{type(error).__name__}: {error}")
+            return RoundReply(fault=in_plain_words(f"{type(error).__name__}: {error}"))
 
     def drop(self, folder: Path) -> None:
         session = self._sessions.pop(folder, None)
@@ -148,6 +173,12 @@ class RoundsWorker:
         for folder in list(self._sessions):
             self.drop(folder)
         self._decoder.close()
+
+
+def _new_meeting() -> Meeting:
+    from driftlab.platform.field.joining import Meeting  # imports torch
+
+    return Meeting()
 
 
 def drive(
@@ -171,11 +202,18 @@ def drive(
 class SessionRounds:
     """The nodes of one session and their state on disk."""
 
-    def __init__(self, folder: Path, asked: SessionRequest, decoder: MediaDecoder) -> None:
-        self._decoder = decoder
+    def __init__(
+        self,
+        folder: Path,
+        asked: SessionRequest,
+        decoder: MediaDecoder,
+        torch_device: str,
+        nodes: InlineSession,
+    ) -> None:
+        self._decoder, self._device = decoder, torch_device
         self.folder, self._lock = folder, _take_lock(folder / LOCK)
-        self._session = InlineSession()
-        self.cell: FieldCell = open_on_server(asked, self._session)
+        self._session = nodes
+        self.cell: FieldCell = open_on_server(asked, self._session, torch_device)
         self.app = self.cell.app
         self.progress = SessionState(server_state=self.app.learner.server_state)
         self._stored_rounds = 0
@@ -295,6 +333,8 @@ class SessionRounds:
         progress.has_learner, progress.trains, progress.runs = learner.placed, choice.trains, choice.runs
         append_lines(self.folder / ROUNDS, (json.dumps(vars(one)) for one in progress.rounds[self._stored_rounds :]))
         self._stored_rounds = len(progress.rounds)
+        if self._device != "cpu":
+            write_atomically(self.folder / DEVICE, self._device)
         write_atomically(self.folder / STATE, dump_objects(replace(progress, rounds=[])))
         for file in upload_files(self.folder):
             if int(file.name) <= progress.used:
@@ -302,7 +342,7 @@ class SessionRounds:
 
     def _restore(self) -> None:
         """Load the state that the previous process stored."""
-        state = read_state(self.folder)
+        state = read_state(self.folder, self._device)
         if state is not None:
             self.progress, self._stored_rounds = state, len(state.rounds)
             self._session.nodes.update(state.nodes)
@@ -310,13 +350,19 @@ class SessionRounds:
             self.app.choice.trains, self.app.choice.runs = state.trains, state.runs
 
 
-def read_state(folder: Path) -> SessionState | None:
+def read_state(folder: Path, torch_device: str = "cpu") -> SessionState | None:
     """Return the state that the last round stored; None before the first one."""
-    file = folder / STATE
+    file, device = folder / STATE, folder / DEVICE
     if (folder / OLD_STATE).exists():
         raise RunError(f"'{folder / OLD_STATE}' is of another version of driftlab. Start a new session.")
     if not file.exists():
         return None
+    stored = device.read_text(encoding="utf-8") if device.exists() else "cpu"
+    if stored != torch_device:
+        raise RunError(
+            f"'{file}' is of the torch device {stored}, and this server uses {torch_device}. Start it with "
+            f"--torch-device {stored}, or start a new session."
+        )
     try:
         state = load_objects(file.read_bytes())
         if not isinstance(state, SessionState):

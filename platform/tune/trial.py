@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from driftlab.determinism import in_plain_words
 from driftlab.errors import DriftlabError
 from driftlab.platform.core.records import Rows
 from driftlab.platform.lab.builds import settings_of
@@ -177,7 +178,7 @@ def outcomes(
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
-        reason = str(error) if isinstance(error, DriftlabError) else describe(error)
+        reason = in_plain_words(str(error) if isinstance(error, DriftlabError) else describe(error))
         yield TrialOutcome(FAILED, reason, streamed_s=streamed_s, host_seconds=time.perf_counter() - started)
 
 

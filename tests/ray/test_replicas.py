@@ -1,4 +1,4 @@
-"""Replicas on Ray Serve: each session has one, a lost one is replaced, and requests decide their number."""
+"""Replicas on Ray Serve: each session has one, a lost one is replaced, and requests set their number."""
 
 from __future__ import annotations
 

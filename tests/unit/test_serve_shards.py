@@ -108,7 +108,7 @@ def test_a_registry_opens_the_sessions_of_its_shards_only(tmp_path, monkeypatch)
     step(*held)
     opened = []
     for shards in held:
-        hub = sessions.SessionRegistry(tmp_path, "token", workers=[SimpleNamespace()], shards=shards)
+        hub = sessions.SessionRegistry(tmp_path, "token", workers=[SimpleNamespace(at_once=1)], shards=shards)
         hub.reopen(shards.held)
         assert all(shards.holds(hub._new_name()) for _ in range(8))
         assert hub.max_sessions < hub.limits.max_sessions
