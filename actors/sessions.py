@@ -25,9 +25,9 @@ MAX_RETRIES = 3  # of a round whose process was lost
 class SessionRack:
     """A worker in a process of Ray; Ray may repeat its calls."""
 
-    def __init__(self, name: str, torch_device: str) -> None:
+    def __init__(self, name: str, torch_device: str, networks: int) -> None:
         os.environ.update(ONE_THREAD)  # before torch and OpenCV: sessions run in parallel, operators on one thread
-        self._name, self._worker = name, RoundsWorker(torch_device)
+        self._name, self._worker = name, RoundsWorker(torch_device, networks=networks)
 
     def __repr__(self) -> str:
         return self._name
@@ -59,10 +59,10 @@ class ActorWorker:
         _wait(self._rack.drop.remote(folder))
 
 
-def start_workers(count: int, torch_device: str = "cpu", gpus: float = 0.0) -> list[ActorWorker]:
+def start_workers(count: int, torch_device: str, gpus: float, networks: int) -> list[ActorWorker]:
     """Start actors on this computer, whose disk holds the sessions; they end with this process.
 
-    Each requests this share of a GPU.
+    Each requests this share of a GPU, and keeps the networks of so many sessions in memory.
     """
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     options = {
@@ -73,11 +73,11 @@ def start_workers(count: int, torch_device: str = "cpu", gpus: float = 0.0) -> l
         "scheduling_strategy": here,
     }
     rack: Any = SessionRack.options(**options)  # type: ignore[attr-defined]
-    builder = cache(lambda: rack.remote("Builder", torch_device))  # started when the first session is opened
+    builder = cache(lambda: rack.remote("Builder", torch_device, networks))  # started when the first session is opened
     at_once = rounds_at_once(torch_device)
     sessions: Any = SessionRack.options(**options, max_concurrency=at_once)  # type: ignore[attr-defined]
     names = [f"Sessions-{number}" for number in range(count)]
-    return [ActorWorker(sessions.remote(name, torch_device), builder, at_once) for name in names]
+    return [ActorWorker(sessions.remote(name, torch_device, networks), builder, at_once) for name in names]
 
 
 def _wait(reference: Any) -> Any:

@@ -26,6 +26,7 @@ from driftlab.actors.cluster import LOOPBACK, ClusterConfig, connect, gpu_share,
 from driftlab.actors.sessions import start_workers
 from driftlab.determinism import make_deterministic
 from driftlab.errors import RequestError
+from driftlab.platform.field.rounds import NETWORKS
 from driftlab.serve_apps.http_server import HttpServer, ServerAddress, listener_of
 from driftlab.serve_apps.quotas import Limits
 from driftlab.serve_apps.routes import ServerApp
@@ -66,6 +67,7 @@ class ServerArgs(BaseModel):
     requests_per_replica: Annotated[float, Field(gt=0)] = 100.0  # at the same time, above which there is one more
     cpus: Annotated[float, Field(ge=0)] = 0.1  # that a replica requests from Ray for itself and its learners
     workers: Annotated[int, Field(ge=0)] = 0  # processes that host learners; 0: one per CPU core, or per GPU
+    networks: Annotated[int, Field(ge=1)] = NETWORKS  # of sessions that a process keeps in memory
     torch_device: Annotated[str, Field(pattern=DEVICE)] = "cpu"  # of learners and predictions
     gpus_per_actor: Annotated[float, Field(ge=0, le=1)] = 0.0  # of each replica and actor; 0: equal shares of all
     cert: str = ""  # certificate file, which the demo device trusts
@@ -110,10 +112,11 @@ class ModelStreaming:
         make_deterministic(args.torch_device)
         folder, limits = Path(args.state_dir), Limits(max_sessions=args.max_sessions, rate_limit=args.rate_limit)
         count = math.ceil((args.workers or processors()) / args.most)
-        workers = start_workers(count, args.torch_device, args.gpus_per_actor)
+        workers = start_workers(count, args.torch_device, args.gpus_per_actor, args.networks)
         self.shards = HeldShards(folder) if args.most > 1 else None
         held = self.shards or AllShards()
-        self.hub = SessionRegistry(folder, args.token, limits, args.cert, workers, held, args.torch_device)
+        given = (args.token, limits, args.cert, workers, held, args.torch_device, args.networks)
+        self.hub = SessionRegistry(folder, *given)
         if self.shards is None:
             self.hub.reopen()
         else:

@@ -67,7 +67,6 @@ class HostedSession:
         self._session, self._device = InlineSession(), torch_device
         self.cell: FieldCell = open_on_server(asked, self._session, torch_device)
         self.app = self.cell.app
-        self.weights = dump_weights(payload_of(self.app.networks.student.weights))
         self.progress = SessionState()
         self.shown: NewestSample | None = None
         self.waiting: deque[SampleMessage] = deque()
@@ -75,14 +74,16 @@ class HostedSession:
         self.timeline, self.created = Timeline(), time.time()
         self.news = EventBell()  # rings at results and at the end
         self.on_work: Callable[[], None] = lambda: None  # called when a round is due
+        self.on_use: Callable[[], None] = lambda: None  # called when the network is needed
         self.before_decoding: Callable[[int], None] = lambda size: None  # raises if the session decodes too many bytes
         self._lock, self._using, self._working = threading.Lock(), threading.Lock(), threading.Lock()
         self._taken = self._up_bytes = 0
         self.waits_since_s = 0.0  # monotonic clock at the oldest request for a round that is still waiting
         self._clock = (0.0, time.monotonic())  # the device's time, and this computer's when it was received
+        self._unloaded_version = 0
+        self._loaded = 0  # number of the result up to which the network was read from disk
         for name in (UPLOADS, RESULTS):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        self.cell.runner.place_app(self.app)
         self._restore()
 
     # Called by routes -----------------------------------------------------------------------------------------------
@@ -170,14 +171,39 @@ class HostedSession:
 
     def predict(self, images: np.ndarray[Any, Any]) -> tuple[int, Any]:
         """Predict images with one version of the network; return its number and the predictions."""
+        self.on_use()
         with self._using:
+            if not self.is_loaded:
+                self._load()
             job = self._session.call(self.app.node("application"), "predict_images", images)
             return job.reply.facts.version, job.reply.payload
 
     @property
+    def is_loaded(self) -> bool:
+        """Return whether the network is in memory."""
+        return self.app.node("application") in self._session.nodes
+
+    def unload(self) -> bool:
+        """Release the memory of the network unless it is in use, and return whether it was not."""
+        if not self._using.acquire(blocking=False):
+            return False
+        try:
+            if self.is_loaded:
+                self._unloaded_version = self._version
+                del self._session.nodes[self.app.node("application")]
+            return True
+        finally:
+            self._using.release()
+
+    @property
+    def weights(self) -> bytes:
+        """Return the initial weights as safetensors."""
+        return dump_weights(payload_of(self.app.networks.student.weights))
+
+    @property
     def is_updating(self) -> bool:
-        """Return whether predictions wait for a new version of the network."""
-        return self._using.locked()
+        """Return whether predictions wait, for a new version of the network or for one from disk."""
+        return self._using.locked() or not self.is_loaded
 
     def source_summary(self) -> bytes:
         """Return the adaptation's source summary as safetensors; empty if it uses none."""
@@ -314,10 +340,13 @@ class HostedSession:
     def _update_network(self, reply: RoundReply) -> None:
         """Switch to the network that the device runs, and apply the updates that the device receives."""
         node = self.app.node("application")
+        if not self.is_loaded:
+            self.app.choice.runs = reply.runs
+            return  # it is read with these updates
         if reply.runs != self.app.choice.runs:
             self._session.call(node, "switch", reply.runs)
             self.app.choice.runs = reply.runs
-        for number in range(self.progress.number + 1, reply.number + 1):
+        for number in range(max(self.progress.number, self._loaded) + 1, reply.number + 1):
             (result,) = decode_results((self.folder / RESULTS / f"{number:08d}").read_bytes(), self.app.facts.fps)
             if result.kind == "update":
                 self._session.call(node, "apply", result.payload, float("-inf"))
@@ -326,6 +355,8 @@ class HostedSession:
 
     @property
     def _version(self) -> int:
+        if not self.is_loaded:
+            return self._unloaded_version
         return int(self._session.nodes[self.app.node("application")].version)
 
     def _check_here(self) -> None:
@@ -351,12 +382,19 @@ class HostedSession:
         height, width = self.app.size
         return 3 * height * width * message.sampling.scale**2 * len(message.sampling.times_s)
 
-    def _restore(self) -> None:
-        """Load the state and the unused uploads of the previous process."""
+    def _load(self) -> SessionState | None:
+        """Build the network, with the weights of the newest round on disk; return the state of this round."""
         state, node = read_state(self.folder, self._device), self.app.node("application")
+        self.cell.runner.place_app(self.app)
         if state is not None:
             self._session.nodes[node], self.app.choice.runs = state.nodes[node], state.runs
-            state.nodes = {}
+            state.nodes, self._loaded = {}, state.number
+        return state
+
+    def _restore(self) -> None:
+        """Load the state and the unused uploads of the previous process."""
+        state = self._load()
+        if state is not None:
             self.progress, self._up_bytes = state, state.up_bytes
         for file in upload_files(self.folder):
             message = decode_samples(file.read_bytes(), self.app.facts.fps)

@@ -20,10 +20,11 @@ from typing import Any
 from driftlab.errors import RunError
 from driftlab.platform.core.files import check_private, sync, write_atomically
 from driftlab.platform.field.request import SessionRequest, parse_session_request
-from driftlab.platform.field.rounds import RoundsWorker, Worker
+from driftlab.platform.field.rounds import NETWORKS, RoundsWorker, Worker
 from driftlab.platform.sim.host import keep_freed_memory, use_one_thread
 from driftlab.serve_apps.fair_queue import FairQueue
 from driftlab.serve_apps.hosting import SESSION, HostedSession, SessionMoved, read_session
+from driftlab.serve_apps.loaded import LoadedNetworks
 from driftlab.serve_apps.quotas import Limits, SessionQuotas, TokenBuckets
 from driftlab.serve_apps.server_metrics import ServerMetrics
 from driftlab.serve_apps.shards import AllShards, Shards, shard_of
@@ -137,6 +138,7 @@ class SessionRegistry:
         workers: Sequence[Worker] = (),
         shards: Shards | None = None,
         torch_device: str = "cpu",
+        networks: int = NETWORKS,
     ) -> None:
         use_one_thread()
         keep_freed_memory()
@@ -156,7 +158,8 @@ class SessionRegistry:
         self._lock = threading.Lock()
         self._builder = ThreadPoolExecutor(1, thread_name_prefix="building")
         self._device = torch_device  # of learners and predictions
-        self._own = () if workers else (RoundsWorker(torch_device),)
+        self._networks = LoadedNetworks(networks)
+        self._own = () if workers else (RoundsWorker(torch_device, networks=networks),)
         self._runners = [SessionWorkerThread(worker, self.meters) for worker in workers or self._own]
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # private: it holds frames of devices
         check_private(folder)
@@ -230,6 +233,7 @@ class SessionRegistry:
     def drop(self, name: str) -> None:
         """End a session and delete its files."""
         self._forget_token(name)
+        self._networks.drop(self.sessions[name])
         self.sessions.pop(name).end()
         del self.devices[name]
         self._runner_of(name).drop(name)
@@ -275,6 +279,8 @@ class SessionRegistry:
 
     def _add(self, name: str, about: Any, session: HostedSession, runner: SessionWorkerThread) -> None:
         session.before_decoding = partial(self.quotas.decode, name)
+        session.on_use = partial(self._networks.use, session)
+        session.on_use()
         self.devices[name] = DeviceFacts(about["created"], about.get("revoked", False))
         self.sessions[name], session.created = session, about["created"]
         if self.devices[name].revoked:
@@ -303,7 +309,7 @@ class SessionRegistry:
             self.sessions[name].leave()
         for name in leaving:
             self._forget_token(name)
-            self._runner_of(name).release(name)
+            self._networks.drop(self._runner_of(name).release(name))
             del self.sessions[name], self.devices[name]
 
     def _runner_of(self, name: str) -> SessionWorkerThread:

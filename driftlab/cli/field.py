@@ -31,6 +31,9 @@ Token = Annotated[
 MaxReplicas = Annotated[
     int, typer.Option(min=0, max=256, help="Grow to as many processes if requests need them; 0: do not grow.")
 ]
+Networks = Annotated[
+    int, typer.Option(min=1, help="Sessions whose networks a process keeps in memory; it reads others from disk.")
+]
 OwnerToken = Annotated[
     str | None,
     typer.Option(help=f"The owner's token.  [default: ${TOKEN_VARIABLE}]", envvar=TOKEN_VARIABLE, show_default=False),
@@ -95,6 +98,7 @@ def serve(
     rate_limit: Annotated[float, typer.Option(min=0.1, help="Maximum requests per second and token.")] = 200.0,
     replicas: Annotated[int, typer.Option(min=1, max=256, help="Processes that host sessions.")] = 1,
     max_replicas: MaxReplicas = 0,
+    networks: Networks = 64,
     torch_device: Annotated[str, typer.Option(help="Where learners and predictions run: cpu, cuda or cuda:N.")] = "cpu",
     cert: Annotated[Path | None, typer.Option(help="Certificate in PEM format, for TLS.", show_default=False)] = None,
     key: Annotated[Path | None, typer.Option(help="Private key in PEM format.", show_default=False)] = None,
@@ -119,12 +123,7 @@ def serve(
             f"The token has {len(token)} characters. Use at least {MIN_TOKEN}, or leave it out to create one."
         )
     secret = token or secrets.token_urlsafe(24)
-    where = ServerAddress(host, port, *_tls(cert, key))
-    if host not in LOOPBACK and not where.cert and not without_tls:
-        raise RequestError(
-            f"Without TLS, other computers in the network of '{host}' can read tokens and frames. Give --cert and "
-            "--key, or --without-tls if a proxy in front of the server has TLS."
-        )
+    where = ServerAddress(host, port, *_tls(cert, key, without_tls=without_tls or host in LOOPBACK))
     args = ServerArgs(
         state_dir=str(state_dir.absolute()),
         token=secret,
@@ -132,6 +131,7 @@ def serve(
         rate_limit=rate_limit,
         replicas=replicas,
         max_replicas=max_replicas,
+        networks=networks,
         torch_device=torch_device,
         cert=where.cert,
     )
@@ -168,10 +168,15 @@ def _check_device(torch_device: str, address: str | None) -> None:
         check_torch_device(torch_device)
 
 
-def _tls(cert: Path | None, key: Path | None) -> tuple[str, str]:
-    """Return the absolute paths of certificate and key; raise RequestError if they are not a pair."""
+def _tls(cert: Path | None, key: Path | None, *, without_tls: bool) -> tuple[str, str]:
+    """Return the absolute paths of certificate and key; refuse those that are no pair, and missing ones."""
     import ssl
 
+    if cert is None and key is None and not without_tls:
+        raise RequestError(
+            "Without TLS, other computers in the network of --host can read tokens and frames. Give --cert and --key, "
+            "or --without-tls if a proxy in front of the server has TLS."
+        )
     if cert is None and key is None:
         return "", ""
     if cert is None or key is None:

@@ -10,6 +10,7 @@ import fcntl
 import json
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -45,6 +46,7 @@ KEPT_RESULTS = 1000  # newest messages on disk; a device further behind must req
 LOCK_TIMEOUT_S, LOCK_INTERVAL_S = 30.0, 0.05  # for a killed process to release the session's lock
 JOB_INTERVAL_S = 0.01  # between checks whether a call has returned
 AT_ONCE = 16  # rounds of a worker on a GPU, whose learners may train as one batch
+NETWORKS = 64  # of sessions that a process keeps in memory
 TRUTH = NodeId("device", "truth")  # renders the workload for an oracle teacher
 
 
@@ -133,15 +135,19 @@ def rounds_at_once(torch_device: str) -> int:
 
 
 class RoundsWorker:
-    """Runs rounds in this process; a session is opened from its folder at its first round."""
+    """Runs rounds in this process; a session is opened from its folder at its first round.
 
-    def __init__(self, torch_device: str = "cpu", at_once: int | None = None) -> None:
+    Above a number of sessions those are closed whose rounds are the longest ago. Their state is on disk.
+    """
+
+    def __init__(self, torch_device: str = "cpu", at_once: int | None = None, networks: int = NETWORKS) -> None:
         use_one_thread()
         keep_freed_memory()
         make_deterministic(torch_device)
         self._device, self.at_once = torch_device, at_once or rounds_at_once(torch_device)
         self._meeting = None if self.at_once == 1 else _new_meeting()
-        self._sessions: dict[Path, SessionRounds] = {}
+        self._sessions: OrderedDict[Path, SessionRounds] = OrderedDict()
+        self._networks, self._working = networks, set[Path]()
         self._decoder = MediaDecoder()
 
     def build(self, asked: SessionRequest) -> None:
@@ -152,17 +158,27 @@ class RoundsWorker:
             return self._work(request)
 
     def _work(self, request: RoundRequest) -> RoundReply:
+        self._working.add(request.folder)
         try:
             session = self._sessions.get(request.folder)
             if session is None:
                 nodes = self._meeting.open() if self._meeting else InlineSession()
                 session = SessionRounds(request.folder, request.asked, self._decoder, self._device, nodes)
                 self._sessions[request.folder] = session
+                self._close_oldest()
+            self._sessions.move_to_end(request.folder)
             return session.work(request)
         except Exception as error:  # reported in the reply: other sessions must continue
             log.warning("session in %s failed", request.folder, exc_info=True)
             self.drop(request.folder)
             return RoundReply(fault=in_plain_words(f"{type(error).__name__}: {error}"))
+        finally:
+            self._working.discard(request.folder)
+
+    def _close_oldest(self) -> None:
+        for folder in list(self._sessions)[: -self._networks]:
+            if folder not in self._working:
+                self.drop(folder)
 
     def drop(self, folder: Path) -> None:
         session = self._sessions.pop(folder, None)

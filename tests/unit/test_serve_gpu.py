@@ -114,10 +114,9 @@ def test_the_actors_of_sessions_request_their_share_and_get_the_device(monkeypat
     monkeypatch.setattr(workers, "SessionRack", SimpleNamespace(options=lambda **given: options.append(given) or rack))
     monkeypatch.setattr(workers.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "0" * 56))
     monkeypatch.setattr(workers, "_wait", lambda reference: RoundReply())
-    first, _ = workers.start_workers(2, "cuda", 0.25)
+    first, _ = workers.start_workers(2, "cuda", 0.25, 8)
     first.build("asked")
-    assert {name for name, _ in started} == {"Sessions-0", "Sessions-1", "Builder"}
-    assert {device for _, device in started} == {"cuda"}
+    assert set(started) == {(name, "cuda", 8) for name in ("Sessions-0", "Sessions-1", "Builder")}
     assert {given["num_gpus"] for given in options} == {0.25}
 
 

@@ -51,6 +51,70 @@ def test_a_round_uses_all_waiting_uploads(session):
 
 
 @pytest.mark.slow
+def test_an_unloaded_network_returns_with_the_updates_since(session, tmp_path):
+    images = rng_for(0, "images").integers(0, 255, (2, 32, 48, 3)).astype(np.uint8)
+    for number in (1, 2):
+        session.upload(upload(number))
+        session.work()
+        before, version = session.predict(images)[1].tolist(), session.status()["version"]
+        if number == 1:
+            assert session.unload()
+            assert (session.is_loaded, session.status()["version"]) == (False, version)
+            assert session.is_updating  # so that predictions do not read it on the event loop
+    assert session.is_loaded
+    assert session.unload()
+    session.upload(upload(3))
+    session.work()
+    assert not session.is_loaded  # a round does not need it here
+    assert (session.fault, session.progress.number) == ("", 3)
+    version, found = session.predict(images)
+    assert (version, session.status()["version"]) == (3, 3)
+    copy = shutil.copytree(tmp_path, tmp_path.with_name("loaded"))
+    again = HostedSession(copy, parse_session_request(ASKED))
+    assert again.predict(images)[1].tolist() == found.tolist() != before
+
+
+@pytest.mark.slow
+def test_only_so_many_networks_are_in_memory(tmp_path):
+    hub = SessionRegistry(tmp_path, TOKEN, networks=2)
+    names = [hub.open(parse_session_request({**ASKED, "seed": seed}))[0] for seed in range(3)]
+    images = np.zeros((1, 32, 48, 3), dtype=np.uint8)
+    loaded = [[hub.sessions[name].is_loaded for name in names]]
+    for name in (names[0], names[0], names[1]):
+        hub.sessions[name].predict(images)
+        loaded.append([hub.sessions[name].is_loaded for name in names])
+    first = [True, False, True]
+    assert loaded == [[False, True, True], first, first, [True, True, False]]
+    with hub.sessions[names[0]]._using:  # it predicts
+        hub.sessions[names[2]].predict(images)
+    assert [hub.sessions[name].is_loaded for name in names] == [True, True, True]
+    hub.drop(names[0])
+    assert len(hub._networks._sessions) == 2
+    hub.close()
+
+
+@pytest.mark.slow
+def test_a_worker_closes_the_sessions_whose_rounds_are_the_longest_ago(tmp_path):
+    """Rounds of a session that was closed in between have the same results."""
+    results = {}
+    for most in (1, 8):
+        worker = RoundsWorker(networks=most)
+        hosted = [HostedSession(tmp_path / f"{most}-{seed}", _seeded(seed), worker) for seed in range(2)]
+        for number in (1, 2):
+            for session in hosted:
+                session.upload(upload(number))
+                session.work()
+            assert len(worker._sessions) == min(most, 2)
+        results[most] = [payloads(session) for session in hosted]
+        worker.close()
+    assert results[1] == results[8]
+
+
+def _seeded(seed):
+    return parse_session_request({**ASKED, "seed": seed})
+
+
+@pytest.mark.slow
 def test_a_repeated_upload_is_acknowledged_and_used_once(session):
     session.upload(upload(1))
     assert session.upload(upload(1)) == 1
