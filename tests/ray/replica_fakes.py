@@ -17,7 +17,12 @@ def ignore(shards):
     """Do nothing."""
 
 
-@serve.deployment(health_check_period_s=0.5, graceful_shutdown_timeout_s=0, graceful_shutdown_wait_loop_s=0.1)
+@serve.deployment(
+    max_ongoing_requests=100,
+    health_check_period_s=0.5,
+    graceful_shutdown_timeout_s=0,
+    graceful_shutdown_wait_loop_s=0.1,
+)
 class ShardEcho:
     def __init__(self, folder):
         self.shards = HeldShards(Path(folder))
