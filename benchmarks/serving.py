@@ -59,7 +59,7 @@ CORES = 2
 CLIENTS = str(Path(__file__).with_name("_clients.py"))
 SIZE = (32, 48)
 PARTS = ("predictions", "camera", "sessions", "replicas")
-LARGE, LARGE_NETWORK = (96, 144), "small"  # of the part about replicas
+LARGE, LARGE_NETWORK = (192, 288), "deeplabv3_mobilenet_v2"  # of the part about replicas
 GOALS = {"more_ms": 3.0, "throughput": 0.5, "throughput_of_eight": 0.9, "sessions": 100, "camera": 1.1, "replicas": 1.7}
 PIXELS = {"Content-Type": "application/x-rgb", "Accept": "application/octet-stream"}
 FORMATS: tuple[tuple[str, int, dict[str, str]], ...] = (("png", 1, {}), ("pixels", 1, PIXELS), ("pixels", 8, PIXELS))
@@ -244,7 +244,7 @@ def _speed_of(folder: Path, count: int, requests: int) -> float:
             body = rng_for(0, "benchmark").integers(0, 255, (*LARGE, 3)).astype(np.uint8).tobytes()
             owned = {"Authorization": f"Bearer {opened['token']}", **PIXELS}
             of = replica_of(shard_of(opened["id"]), living) if count > 1 else opened["id"]
-            sent[of] = Posted(where.url, f"/sessions/{opened['id']}/predict", 4 * body, owned, 4)
+            sent[of] = Posted(where.url, f"/sessions/{opened['id']}/predict", body, owned)
         rates = []
         for _ in range(1 + ROUNDS):
             with ThreadPoolExecutor(2) as pool:
