@@ -21,7 +21,11 @@ from driftlab.platform.sim.session import Kind
 
 POLL_INTERVAL_S = 0.5  # between checks of a waiting call whether Ray and the actor still exist
 CELL_BYTES = 2**30  # memory of a cell: a fleet of 200 devices with applications and learners
-CLASSES: Mapping[Kind, str] = {**NODE_CLASSES, "cell": "driftlab.platform.lab.parts:PartNode"}  # the driver adds up
+CLASSES: Mapping[Kind, str] = {
+    **NODE_CLASSES,
+    "builder": "driftlab.device_builder:DeviceBuilder",
+    "cell": "driftlab.platform.lab.parts:PartNode",  # the driver adds up
+}
 CLOSE_TIMEOUT_S = 5.0  # for the threads of cells to return from Ray
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from driftlab.determinism import in_plain_words
 from driftlab.errors import DriftlabError
+from driftlab.one_process import PlainSession
 from driftlab.platform.core.records import Rows
 from driftlab.platform.lab.builds import settings_of
 from driftlab.platform.lab.cells import cells_of
@@ -67,7 +68,7 @@ class WarmBackend(InlineBackend):
         return _Building(built=self._built) if session == "artefacts" else InlineSession()
 
 
-class _Building(InlineSession):
+class _Building(PlainSession):
     """Makes each artefact once."""
 
     def __init__(self, built: dict[str, InlineJob]) -> None:

@@ -6,17 +6,22 @@ import numpy as np
 import pytest
 import torch
 
+from driftlab import device_builder
 from driftlab.actors.cluster import Cluster, ClusterConfig, gpu_share
 from driftlab.actors.pool import Pool
 from driftlab.errors import RequestError
 from driftlab.platform.adaptation import distill
 from driftlab.platform.adaptation.base import Batch, Phase
 from driftlab.platform.adaptation.distill import Distill
+from driftlab.platform.core.registry import Member
 from driftlab.platform.lab.read import load
 from driftlab.platform.networks.architectures import build
-from driftlab.platform.networks.training import pretrain
+from driftlab.platform.networks.predict import state_of
+from driftlab.platform.networks.training import artifacts, pretrain
 from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe, SourceSummaryRecipe
 from driftlab.platform.networks.training.descent import Descent
+from driftlab.platform.scaling.nested import Nested
+from driftlab.platform.sim.nodes import networks
 from driftlab.tune_spaces.run import trial_resources
 
 FOUR = Cluster("ns", cpus=8, gpus=4.0, memory_bytes=2**40, dashboard_url=None)
@@ -47,6 +52,24 @@ def test_losses_after_one_that_is_not_finite_are_left_out():
     assert distill._read([torch.tensor(value) for value in values]) == values[:3]
     assert distill._read([torch.tensor(value) for value in values[:2]]) == values[:2]
     assert distill._read([]) == []
+
+
+def test_families_are_built_on_the_device_and_kept_at_the_usual_place(monkeypatch, tmp_path):
+    found, stored = [], {"a": np.zeros(1, np.float32)}
+    monkeypatch.setenv("DRIFTLAB_CACHE", str(tmp_path))
+    monkeypatch.setattr(Nested, "build", lambda self, model, data: found.append(next(model.parameters()).device.type))
+    monkeypatch.setattr(Nested, "store", lambda self, family: stored)
+    monkeypatch.setattr(pretrain, "draw_data", lambda recipe: None)
+    monkeypatch.setattr(artifacts, "obtain", lambda recipe: state_of(build("half", 4, seed=0)))
+    for module in (device_builder, networks):
+        monkeypatch.setattr(module, "built_from", lambda recipe, arrays, limit_s: arrays)
+    for device in ("meta", "cpu"):
+        recipe = FamilyRecipe(
+            Recipe("half", 4, 16, 24, "streets", 1, 1, 0.1, 0, device=device), Member("scaling", "nested")
+        )
+        assert list(device_builder.DeviceBuilder().build(recipe)) == ["a"]
+        assert artifacts.is_kept(recipe)
+    assert found == ["meta", "cpu"]
 
 
 def test_the_source_of_an_adaptation_is_summarised_on_the_device(monkeypatch):
