@@ -37,15 +37,19 @@ class PlainSession(InlineSession):
             raise plain_error(error) from error
 
 
-class OneProcess(InlineBackend):
+class PlainBackend(InlineBackend):
+    """The backend in a process that has chosen its operators."""
+
+    def open(self, session: str) -> InlineSession:
+        return PlainSession()
+
+
+class OneProcess(PlainBackend):
     """The backend in this process, which computes deterministically on a GPU until the backend is closed."""
 
     def __init__(self, torch_device: str) -> None:
         super().__init__()
         self._undo = make_deterministic(torch_device)
-
-    def open(self, session: str) -> InlineSession:
-        return PlainSession()
 
     def close(self) -> None:
         self._undo()

@@ -57,7 +57,7 @@ async def session_in(scope: Scope, name: str) -> HostedSession:
     if scope[SESSION] is None:
         await owner(Request(scope))
     session = find_session(scope, name)
-    if session is None and not scope[HUB].shards.holds(name):
+    if not scope[HUB].shards.holds(name) or (session is not None and session.moved):
         raise HTTPException(503, MOVED, RETRY_AFTER)
     if session is None:
         raise HTTPException(404, NO_SESSION)

@@ -4,7 +4,8 @@ A request holds an encoded image, or the pixels of several.
 
 An image never waits for a batch to fill; the images that arrive during one batch form the next. Images are decoded in
 a child process with limits. Large images have a thread and a process of lower priority, so that small ones do not wait
-for them. The pixels of a small batch are predicted on the event loop: to pass them to a thread would take as long.
+for them. A batch of pixels that takes a few milliseconds is predicted on the event loop, because to pass it to a thread
+would take as long.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +34,7 @@ MAX_BATCH = 32  # images
 MAX_BATCH_PIXELS = 2**20  # of the images of a batch; a larger image is predicted alone
 LARGE_PIXELS = 2**16  # of an image or of the network's input; larger ones are predicted at lower priority
 NICE = 10  # of that priority
-AT_ONCE_PIXELS = 2**16  # of the images of a batch that the event loop predicts itself
+AT_ONCE_S = 0.005  # of a batch that the event loop predicts itself
 Images = npt.NDArray[np.uint8]  # [n, height, width, 3], RGB
 
 
@@ -110,6 +112,7 @@ class _Lane:
         self._waiting: OrderedDict[HostedSession, list[_Waiting]] = OrderedDict()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="inference", initializer=os.nice, initargs=(nice,))
         self._pump: asyncio.Task[None] | None = None
+        self._image_s: WeakKeyDictionary[HostedSession, float] = WeakKeyDictionary()  # in the newest batch
 
     async def predict(self, session: HostedSession, content: bytes | Images, pixels: int) -> Prediction:
         future: asyncio.Future[Prediction] = asyncio.get_running_loop().create_future()
@@ -129,7 +132,7 @@ class _Lane:
                 if waiting[count:]:
                     self._waiting[session] = waiting[count:]
                 contents = [one.content for one in waiting[:count]]
-                if _is_small(session, waiting[:count]):
+                if self._is_short(session, waiting[:count]):
                     replies = self._predict_batch(session, contents)
                 else:
                     replies = await loop.run_in_executor(self._thread, self._predict_batch, session, contents)
@@ -141,11 +144,19 @@ class _Lane:
     def _predict_batch(
         self, session: HostedSession, contents: Sequence[bytes | Images]
     ) -> list[Prediction | Exception]:
-        began_s = time.thread_time() + self.decoder.cpu_s
+        began_s, clock_s = time.thread_time() + self.decoder.cpu_s, time.monotonic()
         try:
-            return predict_contents(session, contents, self.decoder)
+            replies = predict_contents(session, contents, self.decoder)
         finally:
             self._charge(session, time.thread_time() + self.decoder.cpu_s - began_s)
+        images = sum(len(one.predictions) for one in replies if isinstance(one, Prediction))
+        self._image_s[session] = (time.monotonic() - clock_s) / max(1, images)
+        return replies
+
+    def _is_short(self, session: HostedSession, waiting: Sequence[_Waiting]) -> bool:
+        """Return whether to predict a batch takes a few milliseconds at most, and waits for nothing."""
+        seconds = self._image_s.get(session, AT_ONCE_S) * sum(one.count for one in waiting)
+        return seconds < AT_ONCE_S and not session.is_updating and all(one.is_raw for one in waiting)
 
 
 def _batch_size(waiting: Sequence[_Waiting]) -> int:
@@ -153,12 +164,6 @@ def _batch_size(waiting: Sequence[_Waiting]) -> int:
     pixels, counts = accumulate(one.pixels for one in waiting), accumulate(one.count for one in waiting)
     fit = (size <= MAX_BATCH_PIXELS and count <= MAX_BATCH for size, count in zip(pixels, counts, strict=True))
     return max(1, sum(fit))
-
-
-def _is_small(session: HostedSession, waiting: Sequence[_Waiting]) -> bool:
-    """Return whether to predict a batch takes a few milliseconds at most, and waits for nothing."""
-    pixels = sum(one.count for one in waiting) * prod(session.app.size)
-    return pixels <= AT_ONCE_PIXELS and not session.is_updating and all(one.is_raw for one in waiting)
 
 
 def predict_contents(

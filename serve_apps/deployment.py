@@ -32,7 +32,7 @@ from driftlab.serve_apps.quotas import Limits
 from driftlab.serve_apps.routes import ServerApp
 from driftlab.serve_apps.session_router import REPLICA, SHARDS, SessionRouter
 from driftlab.serve_apps.sessions import SessionRegistry
-from driftlab.serve_apps.shards import AllShards, HeldShards
+from driftlab.serve_apps.shards import HeldShards
 
 log = logging.getLogger(__name__)
 NAME = "driftlab"
@@ -62,8 +62,8 @@ class ServerArgs(BaseModel):
     )
     max_sessions: int = Field(64, ge=1)
     rate_limit: float = Field(200.0, gt=0)  # requests per second of one token
-    replicas: Annotated[int, Field(ge=1, le=256)] = 1  # processes that host sessions, at least
-    max_replicas: Annotated[int, Field(ge=0, le=256)] = 0  # as many if there are enough requests; 0: `replicas`
+    replicas: Annotated[int, Field(ge=1, le=64)] = 1  # processes that host sessions, at least
+    max_replicas: Annotated[int, Field(ge=0, le=64)] = 0  # as many if there are enough requests; 0: `replicas`
     requests_per_replica: Annotated[float, Field(gt=0)] = 100.0  # at the same time, above which there is one more
     cpus: Annotated[float, Field(ge=0)] = 0.1  # that a replica requests from Ray for itself and its learners
     workers: Annotated[int, Field(ge=0)] = 0  # processes that host learners; 0: one per CPU core, or per GPU
@@ -114,12 +114,9 @@ class ModelStreaming:
         count = math.ceil((args.workers or processors()) / args.most)
         workers = start_workers(count, args.torch_device, args.gpus_per_actor, args.networks)
         self.shards = HeldShards(folder) if args.most > 1 else None
-        held = self.shards or AllShards()
-        given = (args.token, limits, args.cert, workers, held, args.torch_device, args.networks)
+        given = (args.token, limits, args.cert, workers, self.shards, args.torch_device, args.networks)
         self.hub = SessionRegistry(folder, *given)
-        if self.shards is None:
-            self.hub.reopen()
-        else:
+        if self.shards is not None:
             self.hub.elsewhere = self._states_elsewhere
             self.shards.start(self.hub.reopen, self.hub.hand_over)
         where = ServerAddress(args.host, args.port, args.cert, args.key)
@@ -245,7 +242,7 @@ def serving(args: ServerArgs, where: ServerAddress, address: str | None = None) 
         yield
     finally:
         with contextlib.suppress(Exception):  # Serve may have ended with its Ray, or still be starting
-            cluster.run(_drain, DRAIN_TIMEOUT_S)
+            cluster.run(_drain, DRAIN_TIMEOUT_S + 3)
         with contextlib.suppress(Exception):
             cluster.run(serve.shutdown, LOCAL_SHUTDOWN_TIMEOUT_S if cluster.local else CLUSTER_SHUTDOWN_TIMEOUT_S)
         cluster.close()
@@ -271,7 +268,7 @@ def _drain() -> None:
     names = handle.replicas.remote().result(timeout_s=DRAIN_TIMEOUT_S)
     calls = [handle.drain.remote(DRAIN_TIMEOUT_S, replica=name) for name in names]
     for ended in calls or [handle.drain.remote(DRAIN_TIMEOUT_S)]:
-        ended.result(timeout_s=DRAIN_TIMEOUT_S)
+        ended.result(timeout_s=DRAIN_TIMEOUT_S + 2)
 
 
 def _start(args: ServerArgs, where: ServerAddress) -> None:

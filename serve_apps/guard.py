@@ -66,14 +66,13 @@ class AccessMiddleware:
     def _refused(self, connection: HTTPConnection) -> tuple[int, str, dict[str, str]] | None:
         """Return status, reason and headers of a refusal; None for a valid connection."""
         hub, address = self.hub(), connection.client.host if connection.client else ""
-        token = token_of(connection)
+        token, name = token_of(connection), session_of(connection.scope["path"])
+        if name is not None and not hub.shards.holds(name):
+            return 503, MOVED, RETRY_AFTER
         session = connection.scope[SESSION] = hub.session_of(token)
         if session is None and not hub.is_owner(token) and not _is_enrolling(connection, hub, token):
             if not hub.wrong_tokens.allow(address):
                 return 429, "too many requests without a token", RETRY_AFTER | CLOSE
-            moved = session_of(connection.scope["path"])
-            if moved is not None and not hub.shards.holds(moved):
-                return 503, MOVED, RETRY_AFTER
             return 401, "the token is wrong" if token else "give a token", TOKEN_REQUIRED | CLOSE
         if not hub.rates.allow(token):
             return 429, f"more than {hub.limits.rate_limit:g} requests per second", RETRY_AFTER

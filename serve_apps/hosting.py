@@ -42,7 +42,7 @@ from driftlab.serve_apps.event_bell import EventBell
 from driftlab.serve_apps.images import legend_of, pixels_of
 from driftlab.serve_apps.timeline import Timeline
 
-SESSION = "session.json"
+SESSION, RESYNC = "session.json", "resync"  # the second exists while a result with all weights is due
 IDLE_TIMEOUT_S = 60.0  # after the end of its stream, a session may be replaced by a new one
 MAX_WAITING, MAX_WAITING_BYTES = 8, 32 * 2**20  # uploads of one session, and bytes of those before the newest
 MAX_REPLY_BYTES = 4 * 2**20  # of results in one reply, unless one result alone has more
@@ -120,6 +120,7 @@ class HostedSession:
         with self._lock:
             self._check_here()
             self.waits_since_s = self.waits_since_s if self.has_work else time.monotonic()
+            (self.folder / RESYNC).touch()
             self.asked_all = True
         self.timeline.add_resync(self.now_s())
         self.on_work()
@@ -320,6 +321,8 @@ class HostedSession:
             request = RoundRequest(self.folder, self.asked, until, self.now_s(), self.progress.number, resend)
             try:
                 self._take(self.worker.work(request))
+                if resend:
+                    (self.folder / RESYNC).unlink(missing_ok=True)
             except Exception as error:  # the worker's process was lost too often: other sessions must continue
                 self.fault = f"{type(error).__name__}: {error}"
         self.news.ring()
@@ -355,9 +358,8 @@ class HostedSession:
 
     @property
     def _version(self) -> int:
-        if not self.is_loaded:
-            return self._unloaded_version
-        return int(self._session.nodes[self.app.node("application")].version)
+        node = self._session.nodes.get(self.app.node("application"))
+        return self._unloaded_version if node is None else int(node.version)
 
     def _check_here(self) -> None:
         if self.moved:
@@ -394,8 +396,11 @@ class HostedSession:
     def _restore(self) -> None:
         """Load the state and the unused uploads of the previous process."""
         state = self._load()
+        self.asked_all = (self.folder / RESYNC).exists()
         if state is not None:
             self.progress, self._up_bytes = state, state.up_bytes
+            if state.rounds:
+                self._clock = (state.rounds[-1].time_s, time.monotonic())
         for file in upload_files(self.folder):
             message = decode_samples(file.read_bytes(), self.app.facts.fps)
             self._clock = (message.sent_s, time.monotonic())

@@ -19,13 +19,17 @@ class LoadedNetworks:
 
     def use(self, session: HostedSession) -> None:
         """Note that a session needs its network, and unload others above the limit unless they predict."""
+        if session.closed:
+            return
         with self._lock:
             self._sessions[session] = None
             self._sessions.move_to_end(session)
-            oldest = list(self._sessions)[: -self._most] if len(self._sessions) > self._most else []
+            oldest = [self._sessions.popitem(last=False)[0] for _ in range(len(self._sessions) - self._most)]
         for one in oldest:
-            if one.unload():
-                self.drop(one)
+            if not one.unload():
+                with self._lock:
+                    self._sessions[one] = None
+                    self._sessions.move_to_end(one, last=False)
 
     def drop(self, session: HostedSession) -> None:
         """Remove a session."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 from fastapi import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from driftlab.errors import DriftlabError
@@ -12,9 +14,11 @@ from driftlab.serve_apps.access import read_body, session_in
 from driftlab.serve_apps.batching import ImageBatches, Prediction, checked_pixels, raw_images
 from driftlab.serve_apps.guard import HUB
 from driftlab.serve_apps.images import prediction_document
-from driftlab.serve_apps.replies import BINARY, PIXELS, refusal_of, reply
+from driftlab.serve_apps.replies import BINARY, PIXELS, refusal_of, refuse, reply
+from driftlab.serve_apps.shards import session_of
 
-PATH, PREFIX, SUFFIX = "/sessions/{name}/predict", "/sessions/", "/predict"
+log = logging.getLogger(__name__)
+PATH, SUFFIX = "/sessions/{name}/predict", "/predict"
 BYTES = {"schema": {"type": "string", "format": "binary"}}
 DESCRIPTION = {  # in the format of OpenAPI
     "summary": "Predict",
@@ -33,13 +37,19 @@ class PredictionRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
-        if not (path.endswith(SUFFIX) and path.startswith(PREFIX) and scope.get("method") == "POST"):
+        name = session_of(path) if path.endswith(SUFFIX) and scope.get("method") == "POST" else None
+        if name is None or path != PATH.format(name=name):
             await self._app(scope, receive, send)
             return
         try:
-            body, headers = await self._predict(scope, path[len(PREFIX) : -len(SUFFIX)], receive)
+            body, headers = await self._predict(scope, name, receive)
         except (DriftlabError, HTTPException) as error:
             await reply(send, *refusal_of(error))
+        except ClientDisconnect:  # before the end of its body, so a reply has no receiver
+            raise
+        except Exception:  # of the network: the reply must have the usual form
+            log.exception("a prediction has failed")
+            await refuse(send, 500, "the prediction has failed", {})
         else:
             await reply(send, 200, body, headers)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
@@ -29,18 +29,20 @@ class SessionRouter(RequestRouter):
         if pending_request is None:
             return [candidate_replicas]
         pending_request.routing_context.should_backoff = True
-        return [[one for one in candidate_replicas if may_reply(one.routing_stats, pending_request)]]
+        may_reply = condition_of(pending_request)
+        return [[one for one in candidate_replicas if may_reply(one.routing_stats)]]
 
 
-def may_reply(reported: Mapping[str, Any], request: PendingRequest) -> bool:
-    """Return whether the replica with this report may reply to a request."""
+def condition_of(request: PendingRequest) -> Callable[[Mapping[str, Any]], bool]:
+    """Return a function that decides by the report of a replica whether it may reply to a request."""
     if REPLICA in request.kwargs:
-        return bool(reported.get(REPLICA) == request.kwargs[REPLICA])
-    shards = reported.get(SHARDS, ())
-    if not request.args or not isinstance(request.args[0], bytes):
-        return 0 in shards
-    scope = pickle.loads(request.args[0]).asgi_scope  # pickled by Serve's proxy, not by the client
-    session = session_of(scope["path"])
-    if session is not None:
-        return shard_of(session) in shards
-    return bool(shards) if (scope["path"], scope.get("method")) == ("/sessions", "POST") else 0 in shards
+        return lambda reported: bool(reported.get(REPLICA) == request.kwargs[REPLICA])
+    shard: int | None = 0
+    if request.args and isinstance(request.args[0], bytes):
+        scope = pickle.loads(request.args[0]).asgi_scope  # pickled by Serve's proxy, not by the client
+        session = session_of(scope["path"])
+        if session is not None:
+            shard = shard_of(session)
+        elif (scope["path"], scope.get("method")) == ("/sessions", "POST"):
+            shard = None  # any one
+    return lambda reported: shard in reported.get(SHARDS, ()) if shard is not None else bool(reported.get(SHARDS))

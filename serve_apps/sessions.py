@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import secrets
 import shutil
 import threading
@@ -20,7 +19,7 @@ from typing import Any
 from driftlab.errors import RunError
 from driftlab.platform.core.files import check_private, sync, write_atomically
 from driftlab.platform.field.request import SessionRequest, parse_session_request
-from driftlab.platform.field.rounds import NETWORKS, RoundsWorker, Worker
+from driftlab.platform.field.rounds import NETWORKS, RoundsWorker, Worker, take_lock
 from driftlab.platform.sim.host import keep_freed_memory, use_one_thread
 from driftlab.serve_apps.fair_queue import FairQueue
 from driftlab.serve_apps.hosting import SESSION, HostedSession, SessionMoved, read_session
@@ -155,7 +154,7 @@ class SessionRegistry:
         self.rates = TokenBuckets(self.limits.rate_limit)
         self.wrong_tokens = TokenBuckets(self.limits.wrong_tokens)
         self.openings = TokenBuckets(self.limits.openings, burst_s=self.limits.max_sessions / self.limits.openings)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._builder = ThreadPoolExecutor(1, thread_name_prefix="building")
         self._device = torch_device  # of learners and predictions
         self._networks = LoadedNetworks(networks)
@@ -173,7 +172,7 @@ class SessionRegistry:
     @property
     def max_sessions(self) -> int:
         """Return how many sessions this process may host."""
-        return math.ceil(self.limits.max_sessions * self.shards.share)
+        return max(1, int(self.limits.max_sessions * self.shards.share))
 
     def is_owner(self, token: str) -> bool:
         """Return whether a token is the server's; takes constant time."""
@@ -185,12 +184,15 @@ class SessionRegistry:
 
     def states(self) -> dict[str, Any]:
         """Return the state of every session and its device by its id."""
-        return {name: session.status() | vars(self.devices[name]) for name, session in list(self.sessions.items())}
+        with self._lock:
+            hosted = [(name, session, self.devices[name]) for name, session in self.sessions.items()]
+        return {name: session.status() | vars(device) for name, session, device in hosted}
 
     def seen(self, name: str, address: str) -> None:
         """Record a request of a session's device."""
-        device = self.devices[name]
-        device.seen, device.address = time.time(), address
+        device = self.devices.get(name)
+        if device is not None:  # the session is not moving
+            device.seen, device.address = time.time(), address
 
     def revoke(self, name: str) -> None:
         """Refuse the token of a session from now on, and end the session; its files stay."""
@@ -224,19 +226,29 @@ class SessionRegistry:
 
     def _new_name(self) -> str:
         """Return an unused id of this replica's shards; raise if it has none."""
-        if not self.shards.share:
-            raise SessionMoved("this replica has no shard yet")
-        while not self.shards.holds(name := secrets.token_hex(8)):
-            pass
-        return name
+        while self.shards.share:
+            if self.shards.holds(name := secrets.token_hex(8)):
+                return name
+        raise SessionMoved("this replica has no shard yet")
 
     def drop(self, name: str) -> None:
         """End a session and delete its files."""
-        self._forget_token(name)
-        self._networks.drop(self.sessions[name])
-        self.sessions.pop(name).end()
-        del self.devices[name]
-        self._runner_of(name).drop(name)
+        taken = self._take_out(name)
+        if taken is not None:
+            session, runner = taken
+            session.end()
+            runner.drop(name)
+
+    def _take_out(self, name: str) -> tuple[HostedSession, SessionWorkerThread] | None:
+        """Remove a session, and return it and the thread of its rounds; None if another thread has removed it."""
+        with self._lock:
+            session = self.sessions.pop(name, None)
+            if session is None:
+                return None
+            self._forget_token(name)
+            self._networks.drop(session)
+            del self.devices[name]
+            return session, next(runner for runner in self._runners if name in runner.sessions)
 
     def _forget_token(self, name: str) -> None:
         self.tokens = {digest: one for digest, one in self.tokens.items() if one != name}
@@ -264,11 +276,11 @@ class SessionRegistry:
             runner.worker.build(asked)
             session = HostedSession(folder, asked, runner.worker, self._device)
             about = {"token": digest_of(token), "asked": asked.model_dump(mode="json"), "created": time.time()}
-            write_atomically(folder / SESSION, json.dumps(about))
-            sync(self.folder)
             with self._lock:
                 if not self.shards.holds(name):
                     raise SessionMoved("the session's shard has moved to another replica")
+                write_atomically(folder / SESSION, json.dumps(about))
+                sync(self.folder)
                 self._add(name, about, session, runner)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -296,8 +308,10 @@ class SessionRegistry:
             try:
                 check_private(folder)
                 about, runner = read_session(folder), self._free_runner()
+                take_lock(folder).close()  # the round of a killed process is over
                 session = HostedSession(folder, parse_session_request(about["asked"]), runner.worker, self._device)
-                self._add(folder.name, about, session, runner)
+                with self._lock:
+                    self._add(folder.name, about, session, runner)
             except Exception:  # of a damaged folder or another version: other sessions must open
                 log.warning("the session in %s cannot be opened again", folder, exc_info=True)
 
@@ -305,12 +319,9 @@ class SessionRegistry:
         """Close the sessions of some shards after their current rounds; their files are complete then."""
         with self._lock:
             leaving = [name for name in self.sessions if shard_of(name) in shards]
+            for name in leaving:
+                self.sessions[name].leave()
         for name in leaving:
-            self.sessions[name].leave()
-        for name in leaving:
-            self._forget_token(name)
-            self._networks.drop(self._runner_of(name).release(name))
-            del self.sessions[name], self.devices[name]
-
-    def _runner_of(self, name: str) -> SessionWorkerThread:
-        return next(runner for runner in self._runners if name in runner.sessions)
+            taken = self._take_out(name)
+            if taken is not None:
+                taken[1].release(name)

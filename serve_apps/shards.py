@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import IO, Protocol
 
-COUNT = 64  # shards of a server with several replicas
+COUNT = 256  # shards of a server with several replicas
 INTERVAL_S = 0.5  # between looks at the files
 PREFIX, SUFFIX = "replica-", ".lock"  # of the file of a replica
 SESSIONS = "/sessions/"  # begins the path of a session's routes
@@ -91,11 +91,13 @@ class HeldShards:
         found = []
         for file in sorted(self._folder.glob(f"{PREFIX}*{SUFFIX}")):
             name = file.name.removeprefix(PREFIX).removesuffix(SUFFIX)
-            if name == self.name or not _is_free(file):
-                found.append(name)
-            else:
+            if name == self.name:
+                continue
+            if _is_free(file):
                 file.unlink(missing_ok=True)
-        return found
+            else:
+                found.append(name)
+        return sorted((self.name, *found))
 
     def start(self, opened: Callable[[Collection[int]], None], closed: Callable[[Collection[int]], None]) -> None:
         """Follow the files; call `opened` after shards are locked, and `closed` before they are free."""
@@ -107,15 +109,14 @@ class HeldShards:
         """Give back the shards of other replicas, then take its own that are free."""
         replicas = self.replicas()
         own = {number for number in range(COUNT) if replica_of(number, replicas) == self.name}
-        if leaving := self.held - own:
-            self.held -= leaving  # from now on its requests are refused
-            closed(leaving)
-            for number in leaving:
-                self._files.pop(number).close()
-        taken = [number for number in sorted(own - self.held) if self._lock(number)]
-        if taken:
-            opened(taken)
-            self.held |= frozenset(taken)
+        for number in sorted(self.held - own):
+            self.held -= {number}  # from now on its requests are refused
+            closed([number])
+            self._files.pop(number).close()
+        for number in sorted(own - self.held):
+            if self._lock(number):
+                opened([number])
+                self.held |= {number}
 
     def close(self) -> None:
         """Leave; the sessions must be closed already."""
@@ -139,6 +140,8 @@ class HeldShards:
         return file
 
     def _lock(self, number: int) -> bool:
+        if number in self._files:
+            return True
         file = (self._folder / f"shard-{number}.lock").open("wb")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -29,7 +29,7 @@ Token = Annotated[
     ),
 ]
 MaxReplicas = Annotated[
-    int, typer.Option(min=0, max=256, help="Grow to as many processes if requests need them; 0: do not grow.")
+    int, typer.Option(min=0, max=64, help="Grow to as many processes if requests need them; 0: do not grow.")
 ]
 Networks = Annotated[
     int, typer.Option(min=1, help="Sessions whose networks a process keeps in memory; it reads others from disk.")
@@ -96,7 +96,7 @@ def serve(
     state_dir: Annotated[Path, typer.Option(help="Folder of the sessions, which a restart resumes.")] = Path("served"),
     max_sessions: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of sessions.")] = 64,
     rate_limit: Annotated[float, typer.Option(min=0.1, help="Maximum requests per second and token.")] = 200.0,
-    replicas: Annotated[int, typer.Option(min=1, max=256, help="Processes that host sessions.")] = 1,
+    replicas: Annotated[int, typer.Option(min=1, max=64, help="Processes that host sessions.")] = 1,
     max_replicas: MaxReplicas = 0,
     networks: Networks = 64,
     torch_device: Annotated[str, typer.Option(help="Where learners and predictions run: cpu, cuda or cuda:N.")] = "cpu",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from driftlab.platform.sim.inline import InlineJob, InlineSession
 from driftlab.platform.sim.session import NodeId
 
 log = logging.getLogger(__name__)
+WAIT_S = 2.0  # for other rounds, which may be longer; then a learner trains alone
 POLL_S = 0.05  # between checks of a waiting thread, whose time limit can interrupt it then
 
 
@@ -67,14 +69,14 @@ class Meeting:
         key = key_of(member, model, batch, phase)
         if key is None or _get_current_dispatch_mode() is not None:  # an audit counts the operators of this thread
             return member.adapt(*given)  # type: ignore[no-any-return]
-        call = _Call(key, given, member)
+        call, until_s = _Call(key, given, member), time.monotonic() + WAIT_S
         self._waiting.append(call)
         try:
             self._go_on()
-            while not (call.done or call.alone):
+            while not (call.done or call.alone) and time.monotonic() < until_s:
                 self._turn.wait(POLL_S)
         finally:
-            if call in self._waiting:  # its time limit has interrupted it
+            if call in self._waiting:  # it has waited too long, or its time limit has interrupted it
                 self._waiting.remove(call)
         return call.done or member.adapt(*given)
 

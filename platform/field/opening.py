@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from driftlab.errors import WireError, first_line
-from driftlab.one_process import OneProcess
+from driftlab.one_process import PlainBackend
 from driftlab.platform.core.records import Reply, Weights
 from driftlab.platform.field.request import SessionRequest, cell_of, experiment_of
 from driftlab.platform.lab.builds import settings_of
@@ -45,7 +45,7 @@ class FieldCell:
 
 def open_on_server(asked: SessionRequest, session: Session, torch_device: str = "cpu") -> FieldCell:
     """Return the simulator of a session on the server; train the networks that are not cached."""
-    return _opened(experiment_of(asked, torch_device=torch_device), OneProcess(torch_device), session)
+    return _opened(experiment_of(asked, torch_device=torch_device), PlainBackend(), session)
 
 
 @dataclass(frozen=True)

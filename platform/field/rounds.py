@@ -227,7 +227,7 @@ class SessionRounds:
         nodes: InlineSession,
     ) -> None:
         self._decoder, self._device = decoder, torch_device
-        self.folder, self._lock = folder, _take_lock(folder / LOCK)
+        self.folder, self._lock = folder, take_lock(folder)
         self._session = nodes
         self.cell: FieldCell = open_on_server(asked, self._session, torch_device)
         self.app = self.cell.app
@@ -358,7 +358,7 @@ class SessionRounds:
 
     def _restore(self) -> None:
         """Load the state that the previous process stored."""
-        state = read_state(self.folder, self._device)
+        state = read_state(self.folder, self._device, repair=True)
         if state is not None:
             self.progress, self._stored_rounds = state, len(state.rounds)
             self._session.nodes.update(state.nodes)
@@ -366,8 +366,11 @@ class SessionRounds:
             self.app.choice.trains, self.app.choice.runs = state.trains, state.runs
 
 
-def read_state(folder: Path, torch_device: str = "cpu") -> SessionState | None:
-    """Return the state that the last round stored; None before the first one."""
+def read_state(folder: Path, torch_device: str = "cpu", *, repair: bool = False) -> SessionState | None:
+    """Return the state that the last round stored; None before the first one.
+
+    Only the process that runs the rounds may repair the list of rounds.
+    """
     file, device = folder / STATE, folder / DEVICE
     if (folder / OLD_STATE).exists():
         raise RunError(f"'{folder / OLD_STATE}' is of another version of driftlab. Start a new session.")
@@ -387,15 +390,15 @@ def read_state(folder: Path, torch_device: str = "cpu") -> SessionState | None:
         raise RunError(
             f"'{file}' is damaged or of another version of driftlab: {error}. Start a new session."
         ) from error
-    return replace(state, rounds=_read_rounds(folder / ROUNDS, state.number))
+    return replace(state, rounds=_read_rounds(folder / ROUNDS, state.number, repair=repair))
 
 
-def _read_rounds(file: Path, newest: int) -> list[RoundFacts]:
-    """Return the rounds up to a number; remove the lines of later ones, whose state was not stored."""
+def _read_rounds(file: Path, newest: int, *, repair: bool) -> list[RoundFacts]:
+    """Return the rounds up to a number; a repair removes the lines of later ones, which have no state."""
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
     whole = [json.loads(line) for line in lines if line.endswith("\n")]
     kept = [one for one in whole if one["number"] <= newest]
-    if len(kept) < len(lines):
+    if repair and len(kept) < len(lines):
         write_atomically(file, "".join(json.dumps(one) + "\n" for one in kept))
     return [RoundFacts(**one) for one in kept]
 
@@ -420,9 +423,9 @@ def _kind(name: str) -> ResultKind:
     return name  # type: ignore[return-value]
 
 
-def _take_lock(path: Path) -> Any:
-    """Return the locked file of a session; wait for a killed process that still holds the lock."""
-    file, until_s = path.open("wb"), time.monotonic() + LOCK_TIMEOUT_S
+def take_lock(folder: Path) -> Any:
+    """Return the locked file of a session's rounds; wait for a killed process that still holds the lock."""
+    file, until_s = (folder / LOCK).open("wb"), time.monotonic() + LOCK_TIMEOUT_S
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -430,5 +433,5 @@ def _take_lock(path: Path) -> Any:
         except BlockingIOError as error:
             if time.monotonic() > until_s:
                 file.close()
-                raise RunError(f"another process has locked {path.parent}; stop it, or use another folder") from error
+                raise RunError(f"another process has locked {folder}; stop it, or use another folder") from error
             time.sleep(LOCK_INTERVAL_S)

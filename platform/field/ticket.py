@@ -35,7 +35,7 @@ class Ticket(BaseModel):
 
 
 def check_token(server: str, token: str) -> None:
-    """Raise RequestError for an invalid address, or a token with which no session can be opened."""
+    """Raise RequestError for an invalid address or an unknown token."""
     client = Client(server.rstrip("/"), token)
     try:
         client.ask("GET", "/healthz")

@@ -237,7 +237,10 @@ def test_a_round_that_was_interrupted_before_its_state_was_stored_is_removed(tmp
     append_lines(tmp_path / rounds.ROUNDS, [json.dumps(vars(one)) for one in facts])
     with (tmp_path / rounds.ROUNDS).open("a") as file:
         file.write('{"number": 4, "ti')
+    before = (tmp_path / rounds.ROUNDS).read_bytes()
     assert [one.number for one in rounds.read_state(tmp_path).rounds] == [1, 2]
+    assert (tmp_path / rounds.ROUNDS).read_bytes() == before  # another process may be about to store the third
+    assert [one.number for one in rounds.read_state(tmp_path, repair=True).rounds] == [1, 2]
     append_lines(tmp_path / rounds.ROUNDS, [json.dumps(vars(facts[1]))])
     assert len(rounds.read_state(tmp_path).rounds) == 3
 
@@ -267,6 +270,18 @@ def test_a_resync_sends_all_weights(session):
     assert session.status()["version"] == 2
 
 
+def test_a_resync_is_not_lost_with_its_process(session, tmp_path):
+    session.upload(upload(1))
+    session.work()
+    session.ask_all()
+    again = HostedSession(shutil.copytree(tmp_path, tmp_path.with_name("resync")), parse_session_request(ASKED))
+    assert again.has_work
+    again.work()
+    assert (again.progress.number, again.has_work) == (2, False)
+    assert not HostedSession(again.folder, parse_session_request(ASKED)).has_work
+
+
+@pytest.mark.slow
 def test_mutated_uploads_do_not_fail_a_session(session):
     body, rng = upload(1), rng_for(0, "mutations")
     for _ in range(300):

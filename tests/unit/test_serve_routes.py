@@ -262,6 +262,23 @@ def test_an_upload_gives_an_update_and_a_new_version(server, session):
         client.ask("GET", f"{path}/images/other")
 
 
+def test_a_prediction_that_fails_has_a_reply_in_the_usual_form(server, session, monkeypatch):
+    def fail(images):
+        raise RuntimeError("a secret of the server")
+
+    hosted = server.hub.sessions[session["id"]]
+    monkeypatch.setattr(hosted, "predict", fail)
+    pixels = np.zeros((1, *hosted.app.size, 3), np.uint8).tobytes()
+    status, body, headers = sent(server, session, pixels, Content_Type="application/x-rgb")
+    assert (status, json.loads(body)) == (500, {"detail": "the prediction has failed"})
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_only_the_path_of_a_session_predicts(server, session):
+    for path in (f"/sessions/{session['id']}/x/predict", "/sessions//predict", "/predict"):
+        assert raw(server, "POST", path, TOKEN, b"")[0] in (404, 405)
+
+
 @pytest.mark.slow
 def test_predictions_that_wait_for_a_new_network_delay_no_other_request(server, session):
     """The event loop predicts small batches itself, unless it would wait."""

@@ -64,21 +64,22 @@ def test_a_replica_that_starts_is_not_taken_for_one_that_has_ended(tmp_path):
     assert not (tmp_path / f"replica-{second.name}.lock").exists()
 
 
-def test_shards_are_locked_before_their_sessions_open_and_closed_before_they_are_free(tmp_path):
+def test_a_shard_is_locked_before_its_sessions_open_and_closed_before_it_is_free(tmp_path):
     first, met = HeldShards(tmp_path), []
 
     def held_elsewhere(shards):
+        (number,) = shards
         other = HeldShards(tmp_path)
-        met.append((len(shards), any(map(other._lock, shards)), len(first.held)))
+        met.append((number, other._lock(number), number in first.held))
         other._own.close()
 
     first.step(held_elsewhere, held_elsewhere)
     second = HeldShards(tmp_path)
     first.step(held_elsewhere, held_elsewhere)
-    moved = COUNT - len(first.held)
-    assert met == [(COUNT, False, 0), (moved, False, COUNT - moved)]
+    moved = [number for number in range(COUNT) if number not in first.held]
+    assert met == [(number, False, False) for number in (*range(COUNT), *moved)]
     second.step(ignore, ignore)
-    assert len(second.held) == moved
+    assert second.numbers == moved
 
 
 def test_a_single_replica_has_all_sessions_and_no_lock():
@@ -87,7 +88,7 @@ def test_a_single_replica_has_all_sessions_and_no_lock():
 
 
 class FakeSession:
-    has_work = moved = False
+    has_work = moved = closed = False
 
     def __init__(self, folder, *args):
         self.folder = folder
@@ -170,6 +171,19 @@ def _drawn():
 
 def _moves(name, hubs):
     return replica_of(shard_of(name), [hub.shards.name for hub in hubs]) == hubs[1].shards.name
+
+
+@pytest.mark.slow
+def test_a_session_that_is_dropped_while_it_moves_stays_dropped(hubs, monkeypatch):
+    first, second = hubs
+    monkeypatch.setattr(first, "_new_name", lambda: next(name for name in _drawn() if _moves(name, hubs)))
+    name, _ = first.open(parse_session_request(ASKED))
+    monkeypatch.setattr(first.sessions[name], "leave", lambda: first.drop(name))
+    follow(first, second)
+    assert not first.sessions
+    assert not second.sessions
+    assert not (first.folder / name).exists()
+    first.drop(name)
 
 
 @pytest.mark.slow
