@@ -9,7 +9,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -301,9 +301,9 @@ class SessionRegistry:
             self.tokens[about["token"]] = name
         runner.add(name, session)
 
-    def reopen(self, shards: Collection[int] | None = None) -> None:
-        """Open the sessions of some shards from their folders, or all; log those that cannot be opened."""
-        own = (path for path in self.folder.iterdir() if shards is None or shard_of(path.name) in shards)
+    def reopen(self, shard: int | None = None) -> None:
+        """Open the sessions of a shard from their folders, or all; log those that cannot be opened."""
+        own = (path for path in self.folder.iterdir() if shard is None or shard_of(path.name) == shard)
         for folder in sorted(path for path in own if (path / SESSION).exists()):
             try:
                 check_private(folder)
@@ -315,10 +315,10 @@ class SessionRegistry:
             except Exception:  # of a damaged folder or another version: other sessions must open
                 log.warning("the session in %s cannot be opened again", folder, exc_info=True)
 
-    def hand_over(self, shards: Collection[int]) -> None:
-        """Close the sessions of some shards after their current rounds; their files are complete then."""
+    def hand_over(self, shard: int) -> None:
+        """Close the sessions of a shard after their current rounds; their files are complete then."""
         with self._lock:
-            leaving = [name for name in self.sessions if shard_of(name) in shards]
+            leaving = [name for name in self.sessions if shard_of(name) == shard]
             for name in leaving:
                 self.sessions[name].leave()
         for name in leaving:

@@ -99,23 +99,23 @@ class HeldShards:
                 found.append(name)
         return sorted((self.name, *found))
 
-    def start(self, opened: Callable[[Collection[int]], None], closed: Callable[[Collection[int]], None]) -> None:
-        """Follow the files; call `opened` after shards are locked, and `closed` before they are free."""
+    def start(self, opened: Callable[[int], None], closed: Callable[[int], None]) -> None:
+        """Follow the files; call `opened` after a shard is locked, and `closed` before it is free."""
         self.step(opened, closed)
         self.thread = threading.Thread(target=self._follow, args=(opened, closed), name="shards", daemon=True)
         self.thread.start()
 
-    def step(self, opened: Callable[[Collection[int]], None], closed: Callable[[Collection[int]], None]) -> None:
+    def step(self, opened: Callable[[int], None], closed: Callable[[int], None]) -> None:
         """Give back the shards of other replicas, then take its own that are free."""
         replicas = self.replicas()
         own = {number for number in range(COUNT) if replica_of(number, replicas) == self.name}
         for number in sorted(self.held - own):
             self.held -= {number}  # from now on its requests are refused
-            closed([number])
+            closed(number)
             self._files.pop(number).close()
         for number in sorted(own - self.held):
             if self._lock(number):
-                opened([number])
+                opened(number)
                 self.held |= {number}
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class HeldShards:
         for file in (*self._files.values(), self._own):
             file.close()
 
-    def _follow(self, *calls: Callable[[Collection[int]], None]) -> None:
+    def _follow(self, *calls: Callable[[int], None]) -> None:
         while not self._stop.wait(INTERVAL_S):
             self.step(*calls)
 

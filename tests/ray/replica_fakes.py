@@ -13,7 +13,7 @@ from driftlab.serve_apps.session_router import REPLICA, SHARDS
 from driftlab.serve_apps.shards import HeldShards, session_of
 
 
-def ignore(shards):
+def ignore(shard):
     """Do nothing."""
 
 

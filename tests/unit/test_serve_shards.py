@@ -21,7 +21,7 @@ from driftlab.serve_apps.shards import COUNT, AllShards, HeldShards, replica_of,
 NAMES = [f"{number:016x}" for number in range(12)]
 
 
-def ignore(shards):
+def ignore(shard):
     """Do nothing."""
 
 
@@ -67,8 +67,7 @@ def test_a_replica_that_starts_is_not_taken_for_one_that_has_ended(tmp_path):
 def test_a_shard_is_locked_before_its_sessions_open_and_closed_before_it_is_free(tmp_path):
     first, met = HeldShards(tmp_path), []
 
-    def held_elsewhere(shards):
-        (number,) = shards
+    def held_elsewhere(number):
         other = HeldShards(tmp_path)
         met.append((number, other._lock(number), number in first.held))
         other._own.close()
@@ -110,7 +109,8 @@ def test_a_registry_opens_the_sessions_of_its_shards_only(tmp_path, monkeypatch)
     opened = []
     for shards in held:
         hub = sessions.SessionRegistry(tmp_path, "token", workers=[SimpleNamespace(at_once=1)], shards=shards)
-        hub.reopen(shards.held)
+        for number in shards.numbers:
+            hub.reopen(number)
         assert all(shards.holds(hub._new_name()) for _ in range(8))
         assert hub.max_sessions < hub.limits.max_sessions
         opened.append(set(hub.sessions))
