@@ -226,6 +226,26 @@ def test_one_round_computes_at_a_time():
     assert most == [1] * 4
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("limit_s", [0.1, 20.0])
+def test_a_learner_trains_alone_if_others_do_not_train_soon(monkeypatch, limit_s):
+    monkeypatch.setattr(joining, "WAIT_S", limit_s)
+    (given,), meeting, ended, until_s = learners(1), Meeting(), threading.Event(), time.monotonic() + 2.0
+
+    def other():
+        """Take part without training, until the learner has trained or two seconds have passed."""
+        while not ended.is_set() and time.monotonic() < until_s:
+            meeting._turn.wait(0.01)
+        return ended.is_set()
+
+    def work():
+        iterations = meeting.adapt(*given).iterations
+        ended.set()
+        return iterations
+
+    assert meet(meeting, [work, other]) == [2, limit_s < 2]
+
+
 def test_a_round_alone_does_not_wait(monkeypatch):
     monkeypatch.setattr(joining, "POLL_S", WAIT_S)
     (given,), meeting = learners(1), Meeting(lambda *given: pytest.fail("one learner is no batch"))
