@@ -5,6 +5,7 @@
   rounds. Load and server share this machine's cores, so processor times are printed as well. Goals: at most 3 ms more
   than in this process with one client; with 50 clients at least half of its throughput with one image in a request, and
   0.9 with eight.
+* http: requests per second of this HTTP server with an application that only reads the body, which limits predictions.
 * sessions: the number of sessions that the measured rounds per second can serve at an interval of 10 s, and the number
   that two cores can serve by the processor time of a round. Goal: 100.
 * replicas: images per second of two sessions on two replicas, against the same on one. The network takes most of the
@@ -36,6 +37,7 @@ import cv2
 import numpy as np
 import psutil
 from _shared import options_of, report
+from starlette.types import Receive, Scope, Send
 
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.field.agent import Agent
@@ -58,7 +60,7 @@ ROUNDS = 3  # of interleaved measurements
 CORES = 2
 CLIENTS = str(Path(__file__).with_name("_clients.py"))
 SIZE = (32, 48)
-PARTS = ("predictions", "camera", "sessions", "replicas")
+PARTS = ("predictions", "http", "camera", "sessions", "replicas")
 LARGE, LARGE_NETWORK = (192, 288), "deeplabv3_mobilenet_v2"  # of the part about replicas
 GOALS = {"more_ms": 3.0, "throughput": 0.5, "throughput_of_eight": 0.9, "sessions": 100, "camera": 1.1, "replicas": 1.7}
 PIXELS = {"Content-Type": "application/x-rgb", "Accept": "application/octet-stream"}
@@ -205,6 +207,26 @@ def predictions(
             **({"more_than_echo_ms": round(ours["p50_ms"] - other["p50_ms"], 2)} if other else {}),
             "goals": GOALS,
         }
+
+
+async def read_all(scope: Scope, receive: Receive, send: Send) -> None:
+    """Read the body of a request, and reply with one byte."""
+    while (await receive()).get("more_body", False):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"1")]})
+    await send({"type": "http.response.body", "body": b"0"})
+
+
+def http(clients: int, requests: int) -> dict[str, Any]:
+    server = HttpServer(read_all, ServerAddress("127.0.0.1", 0))
+    try:
+        sent = Posted(f"http://127.0.0.1:{server.port}", "/", bytes(3 * SIZE[0] * SIZE[1]), {})
+        measure_requests(sent, clients, clients)
+        turns = [measure_requests(sent, clients, requests) for _ in range(ROUNDS)]
+    finally:
+        server.close()
+    found = medians(turns)
+    return {"benchmark": "serving-http", "clients": clients, **rounded(found), "cpu_ms": round(found["cpu_ms"], 4)}
 
 
 def medians(found: Sequence[dict[str, float]]) -> dict[str, float]:
@@ -374,6 +396,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="driftlab-bench-", ignore_cleanup_errors=True) as place:
         folder = Path(place)
         serving = on_serve if options.server == "serve" else on_uvicorn
+        if "http" in options.parts:
+            report(http(max(options.clients), options.requests))
         if "replicas" in options.parts:
             report(replicas(folder, options.requests))
         with serving(folder / "kept", options.sessions + 2) as (url, echo):
