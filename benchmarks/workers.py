@@ -6,6 +6,8 @@ but one, after which workers begin to run out of cells. `speedup_with_start` com
 line of Python to the end of the last cell. `speedup_of_two_processes` is the speed of two independent processes, the
 limit of the machine; `of_two_processes` is our share of it. `cpu` is the processor time of all processes of a run, from
 the first line of Python to the end of the last cell, over that of one process.
+
+Example: python benchmarks/workers.py --experiment ams-table1 --set "seeds=[0,1]"
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import argparse
 import json
 import statistics
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -42,7 +45,7 @@ class Watch(Progress):
 watch, workers, wave, cells = Watch(), int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[6])
 config = dict(workers=workers, placement=sys.argv[5])
 open_backend = InlineBackend if workers == 0 else lambda: RayBackend(ClusterConfig(**config))
-run(json.loads(sys.argv[1]), out=sys.argv[2], open_backend=open_backend, progress=watch)
+run(*json.loads(sys.argv[1]), out=sys.argv[2], open_backend=open_backend, progress=watch)
 ends = watch.ends
 print(json.dumps({"work_s": ends[-1 - wave] - ends[wave - 1], "cpu_s": watch.cpu_s,
                   "whole_s": ends[-1] - psutil.Process().create_time()}))
@@ -63,15 +66,16 @@ def document_of(cells: int, duration_s: float) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class CellGrid:
-    """An experiment by its name or as a document, its number of cells, and how many of them run at once."""
+    """An experiment by its name or as a document, its overrides, its number of cells, and how many run at once."""
 
     experiment: str | dict[str, object]
     cells: int
     wave: int
+    overrides: Sequence[str] = ()
 
 
 def measure(grid: CellGrid, workers: int, placement: str = "cells") -> dict[str, float]:
-    asked = (json.dumps(grid.experiment), str(workers), str(grid.wave), placement, str(grid.cells))
+    asked = (json.dumps([grid.experiment, grid.overrides]), str(workers), str(grid.wave), placement, str(grid.cells))
     with tempfile.TemporaryDirectory() as folder:
         return child_json(CHILD, asked[0], f"{folder}/run", *asked[1:])
 
@@ -85,6 +89,7 @@ def side_by_side(grid: CellGrid, processes: int) -> float:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--experiment", help="a built-in one, whose networks are in the cache, instead of the grid")
+    parser.add_argument("--set", action="append", default=[], dest="overrides", help="settings of --experiment")
     parser.add_argument("--cells", type=int, default=20)
     parser.add_argument("--duration-s", type=float, default=60.0)
     parser.add_argument("--repeats", type=int, default=1)
@@ -98,7 +103,8 @@ if __name__ == "__main__":
     )  # builds the student, which both sides find in the cache
     grid = CellGrid(document_of(options.cells, options.duration_s), options.cells, wave)
     if options.experiment:
-        grid = CellGrid(options.experiment, len(points_of(load(options.experiment))), wave)
+        cells = len(points_of(load(options.experiment, options.overrides)))
+        grid = CellGrid(options.experiment, cells, wave, options.overrides)
     pairs = [(measure(grid, 0), measure(grid, workers, options.placement)) for _ in range(options.repeats)]
     two_processes_s = statistics.median(side_by_side(grid, workers) for _ in range(options.repeats))
 
@@ -111,10 +117,11 @@ if __name__ == "__main__":
     machine = workers * median(0, "work_s") / two_processes_s
     line = {
         "benchmark": "workers",
-        "experiment": options.experiment or "grid",
+        "experiment": " ".join((options.experiment or "grid", *options.overrides)),
         "placement": options.placement,
         "cells": grid.cells - 2 * wave,
         "one_process_s": round(median(0, "work_s"), 2),
+        "one_process_cpu_s": round(median(0, "cpu_s"), 2),
         "two_workers_s": round(median(1, "work_s"), 2),
         "speedup": round(speedup("work_s"), 3),
         "goal": 1.7,

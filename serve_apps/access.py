@@ -30,7 +30,7 @@ async def any_hub(request: Request) -> SessionRegistry:
 async def owner(request: Request) -> SessionRegistry:
     """Accept the server's token only."""
     hub = hub_of(request)
-    if not hub.is_owner(token_of(request)):
+    if not hub.is_owner(token_of(request.scope)):
         raise HTTPException(401, "give the server's token", TOKEN_REQUIRED)
     if request.headers.get("sec-fetch-site") == "cross-site" and request.method != "GET":
         raise HTTPException(403, "pages of other sites must not change sessions")
@@ -40,7 +40,7 @@ async def owner(request: Request) -> SessionRegistry:
 async def opener(request: Request) -> SessionRegistry:
     """Accept the enrolment token, at a limited rate, and the server's."""
     hub = hub_of(request)
-    if not hub.is_enrolment(token_of(request)):
+    if not hub.is_enrolment(token_of(request.scope)):
         return await owner(request)
     if not hub.openings.allow(""):
         raise HTTPException(429, f"more than {hub.limits.openings:g} new sessions per second", RETRY_AFTER)

@@ -38,7 +38,7 @@ AT_ONCE_S = 0.005  # of a batch that the event loop predicts itself
 Images = npt.NDArray[np.uint8]  # [n, height, width, 3], RGB
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Prediction:
     """The predictions of a request's images, by one version of the network."""
 
@@ -47,7 +47,7 @@ class Prediction:
     predictions: npt.NDArray[Any]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Waiting:
     """A request in a queue."""
 
@@ -70,11 +70,11 @@ class ImageBatches:
     def __init__(self, charge: Callable[[HostedSession, float], None] = lambda session, cpu_s: None) -> None:
         self._lanes = (_Lane(charge, 0), _Lane(charge, NICE))
 
-    async def predict(self, session: HostedSession, content: bytes | Images) -> Prediction:
+    def predict(self, session: HostedSession, content: bytes | Images) -> asyncio.Future[Prediction]:
         """Predict an encoded image, or the pixels of several; refuse an image of unknown or excessive size."""
         pixels = checked_pixels(content) if isinstance(content, bytes) else int(content[..., 0].size)
         one = pixels if isinstance(content, bytes) else prod(session.app.size)
-        return await self._lanes[max(one, prod(session.app.size)) > LARGE_PIXELS].predict(session, content, pixels)
+        return self._lanes[max(one, prod(session.app.size)) > LARGE_PIXELS].predict(session, content, pixels)
 
     def warm_up(self) -> None:
         """Start the decoder, so that the first image does not wait for it."""
@@ -114,12 +114,12 @@ class _Lane:
         self._pump: asyncio.Task[None] | None = None
         self._image_s: WeakKeyDictionary[HostedSession, float] = WeakKeyDictionary()  # in the newest batch
 
-    async def predict(self, session: HostedSession, content: bytes | Images, pixels: int) -> Prediction:
+    def predict(self, session: HostedSession, content: bytes | Images, pixels: int) -> asyncio.Future[Prediction]:
         future: asyncio.Future[Prediction] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(session, []).append(_Waiting(content, pixels, future))
         if self._pump is None:
             self._pump = asyncio.create_task(self._predict_all())
-        return await future
+        return future
 
     async def _predict_all(self) -> None:
         """Predict batches, taking one from each session in turn, until none waits."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fastapi import HTTPException
-from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from driftlab.serve_apps.http_server import accept_connection
@@ -42,35 +42,35 @@ class AccessMiddleware:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        connection, hub = HTTPConnection(scope), self.hub()
-        scope[HUB] = hub
-        refused = self._refused(connection)
+        hub = scope[HUB] = self.hub()
+        refused = self._refused(scope, hub)
         if refused is None:
             accept_connection(scope)
-        send = self._slowing(send)
         if scope["type"] == "websocket":
+            send = self._slowing(send)
             await (self.app(scope, receive, send) if refused is None else deny(scope, receive, send, *refused))
             return
-        counted = self._counting(send)
+        send = self._counting(send, hub)
         if refused is not None:
-            await refuse(counted, *refused)
+            await refuse(send, *refused)
             return
         try:
             with hub.quotas.request(scope[SESSION]) as read:
-                await self.app(scope, self._limited(receive, read), counted)
+                await self.app(scope, _limited(receive, hub.limits.body_bytes, read), send)
         except QuotaExceeded as error:  # before the route; the application replies to one within it
-            await refuse(counted, 429, str(error), RETRY_AFTER)
+            await refuse(send, 429, str(error), RETRY_AFTER)
         except ClientDisconnect:  # before the end of its body, so a reply has no receiver
             pass
 
-    def _refused(self, connection: HTTPConnection) -> tuple[int, str, dict[str, str]] | None:
+    def _refused(self, scope: Scope, hub: SessionRegistry) -> tuple[int, str, dict[str, str]] | None:
         """Return status, reason and headers of a refusal; None for a valid connection."""
-        hub, address = self.hub(), connection.client.host if connection.client else ""
-        token, name = token_of(connection), session_of(connection.scope["path"])
+        client = scope.get("client")
+        address = client[0] if client else ""
+        token, name = token_of(scope), session_of(scope["path"])
         if name is not None and not hub.shards.holds(name):
             return 503, MOVED, RETRY_AFTER
-        session = connection.scope[SESSION] = hub.session_of(token)
-        if session is None and not hub.is_owner(token) and not _is_enrolling(connection, hub, token):
+        session = scope[SESSION] = hub.session_of(token)
+        if session is None and not hub.is_owner(token) and not _is_enrolling(scope, hub, token):
             if not hub.wrong_tokens.allow(address):
                 return 429, "too many requests without a token", RETRY_AFTER | CLOSE
             return 401, "the token is wrong" if token else "give a token", TOKEN_REQUIRED | CLOSE
@@ -78,62 +78,68 @@ class AccessMiddleware:
             return 429, f"more than {hub.limits.rate_limit:g} requests per second", RETRY_AFTER
         if session is not None:
             hub.seen(session, address)
-        if hub.draining and connection.scope.get("method", "GET") == "POST":
+        if hub.draining and scope.get("method", "GET") == "POST":
             return 503, "the server is stopping", RETRY_AFTER
         return None
 
-    def _slowing(self, send: Send) -> Send:
-        """Return a `send` that delays refusals above a limit.
+    async def _slow_down(self, message: Message) -> None:
+        """Delay a refusal above a limit.
 
         Clients that wait for them then send few requests, and this takes no processor time.
         """
+        if message.get("status") == 429 and self._slow < MAX_SLOW:
+            self._slow += 1
+            try:
+                await asyncio.sleep(SLOW_S)
+            finally:
+                self._slow -= 1
+
+    def _slowing(self, send: Send) -> Send:
+        """Return a `send` that delays refusals above a limit."""
 
         async def slowed(message: Message) -> None:
-            if message.get("status") == 429 and self._slow < MAX_SLOW:
-                self._slow += 1
-                try:
-                    await asyncio.sleep(SLOW_S)
-                finally:
-                    self._slow -= 1
+            await self._slow_down(message)
             await send(message)
 
         return slowed
 
-    def _limited(self, receive: Receive, read: Callable[[int], None]) -> Receive:
-        """Return a `receive` that raises for a long or slow body; messages after the body are unchecked."""
-        max_bytes, until_s, size, done = self.hub().limits.body_bytes, time.monotonic() + BODY_TIMEOUT_S, 0, False
-
-        async def limited() -> Message:
-            nonlocal size, done
-            if done:
-                return await receive()
-            message = await _within(receive, until_s - time.monotonic())
-            if message is None:
-                raise HTTPException(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s")
-            size += len(message.get("body", b""))
-            done = message["type"] != "http.request" or not message.get("more_body", False)
-            if size > max_bytes:
-                raise HTTPException(413, f"the body has more than {max_bytes} bytes")
-            read(len(message.get("body", b"")))
-            return message
-
-        return limited
-
-    def _counting(self, send: Send) -> Send:
-        """Return a `send` that counts the reply and adds the security headers."""
+    def _counting(self, send: Send, hub: SessionRegistry) -> Send:
+        """Return a `send` that also counts the reply and adds the security headers."""
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self.hub().meters.count_reply(message["status"])
+                hub.meters.count_reply(message["status"])
+                await self._slow_down(message)
                 message = {**message, "headers": [*message.get("headers", ()), *_ENCODED_HEADERS]}
             await send(message)
 
         return counted
 
 
-def _is_enrolling(connection: HTTPConnection, hub: SessionRegistry, token: str) -> bool:
+def _limited(receive: Receive, max_bytes: int, read: Callable[[int], None]) -> Receive:
+    """Return a `receive` that raises for a long or slow body; messages after the body are unchecked."""
+    until_s, size, done = time.monotonic() + BODY_TIMEOUT_S, 0, False
+
+    async def limited() -> Message:
+        nonlocal size, done
+        if done:
+            return await receive()
+        message = await _within(receive, until_s - time.monotonic())
+        if message is None:
+            raise HTTPException(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s")
+        size += len(message.get("body", b""))
+        done = message["type"] != "http.request" or not message.get("more_body", False)
+        if size > max_bytes:
+            raise HTTPException(413, f"the body has more than {max_bytes} bytes")
+        read(len(message.get("body", b"")))
+        return message
+
+    return limited
+
+
+def _is_enrolling(scope: Scope, hub: SessionRegistry, token: str) -> bool:
     """Return whether a request is one of those that the enrolment token allows."""
-    called = connection.scope.get("method"), connection.scope["path"]
+    called = scope.get("method"), scope["path"]
     return called in (("POST", "/sessions"), ("GET", "/healthz")) and hub.is_enrolment(token)
 
 

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections import Counter, OrderedDict
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -56,6 +57,7 @@ class HttpServer:
         unknown = UnknownConnections()
         config = uvicorn.Config(
             unknown.marking(app),
+            interface="asgi3",
             http=partial(LimitedProtocol, unknown),  # type: ignore[arg-type]
             ws_max_size=MAX_SOCKET_BYTES,
             ws_max_queue=MAX_SOCKET_QUEUE,
@@ -112,11 +114,11 @@ class UnknownConnections:
     def marking(self, app: ASGIApp) -> ASGIApp:
         """Return an application whose connections have the extension `ACCEPT`."""
 
-        async def marked(scope: Scope, receive: Receive, send: Send) -> None:
+        def marked(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
             client = scope.get("client")
             accept = partial(self.drop, None if client is None else tuple(client))
             scope["extensions"] = {**(scope.get("extensions") or {}), ACCEPT: accept}
-            await app(scope, receive, send)
+            return app(scope, receive, send)
 
         return marked
 

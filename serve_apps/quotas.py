@@ -77,54 +77,40 @@ class SessionQuotas:
     """Counts requests, sockets, bytes and processor seconds of each session."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+        self.limits = limits
         self._processor = TokenBuckets(limits.processor_share, burst_s=10.0)
         self._decoded = TokenBuckets(limits.decoded_bytes, burst_s=4.0)
-        self._received = TokenBuckets(limits.received_bytes, burst_s=4.0)
+        self.received = TokenBuckets(limits.received_bytes, burst_s=4.0)
         self._resyncs = TokenBuckets(limits.resyncs, burst_s=60.0)
-        self._requests: Counter[str] = Counter()
-        self._pending: Counter[str] = Counter()
+        self.requests: Counter[str] = Counter()
+        self.pending: Counter[str] = Counter()
         self._sockets: Counter[str] = Counter()
 
-    @contextlib.contextmanager
-    def request(self, session: str | None) -> Iterator[Callable[[int], None]]:
-        """Count a request until the block ends; yield a function that counts bytes of its body.
+    def request(self, session: str | None) -> contextlib.AbstractContextManager[Callable[[int], None]]:
+        """Count a request until the block ends; the block's value counts bytes of its body.
 
         Requests of no session, such as the owner's, are not limited.
         """
-        if session is None:
-            yield lambda count: None
-            return
-        size = 0
+        return contextlib.nullcontext(lambda count: None) if session is None else _Request(self, session)
 
-        def read(count: int) -> None:
-            nonlocal size
-            size += count
-            self._pending[session] += count
-            if self._pending[session] > self._limits.pending_bytes:
-                raise QuotaExceeded(f"the session has more than {self._limits.pending_bytes} bytes in requests")
-            if not self._received.allow(session, count):
-                raise QuotaExceeded(f"the session sends more than {self._limits.received_bytes:g} bytes per second")
-
-        with _counted(self._requests, session, self._limits.requests, "requests at the same time"):
-            try:
-                yield read
-            finally:
-                _subtract(self._pending, session, size)
-
-    def socket(self, session: str) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def socket(self, session: str) -> Iterator[None]:
         """Count a WebSocket until the block ends."""
-        return _counted(self._sockets, session, self._limits.sockets, "WebSockets")
+        _add(self._sockets, session, self.limits.sockets, "WebSockets")
+        try:
+            yield
+        finally:
+            _subtract(self._sockets, session, 1)
 
     def decode(self, session: str, size: int) -> None:
         """Count bytes that will be decoded."""
         if not self._decoded.allow(session, size):
-            raise QuotaExceeded(f"the session decodes more than {self._limits.decoded_bytes:g} bytes per second")
+            raise QuotaExceeded(f"the session decodes more than {self.limits.decoded_bytes:g} bytes per second")
 
     def check_processor(self, session: str) -> None:
         """Refuse work of a session that has used more processor time than it may."""
         if not self._processor.allow(session, 0.0):
-            raise QuotaExceeded(f"the session uses more than {self._limits.processor_share:g} processors")
+            raise QuotaExceeded(f"the session uses more than {self.limits.processor_share:g} processors")
 
     def charge_processor(self, session: str, cpu_s: float) -> None:
         """Count processor seconds that predictions have used."""
@@ -133,18 +119,38 @@ class SessionQuotas:
     def resync(self, session: str) -> None:
         """Count a request for all weights."""
         if not self._resyncs.allow(session):
-            raise QuotaExceeded(f"the session requests all weights more than {self._limits.resyncs:g} times per second")
+            raise QuotaExceeded(f"the session requests all weights more than {self.limits.resyncs:g} times per second")
 
 
-@contextlib.contextmanager
-def _counted(counts: Counter[str], key: str, limit: int, what: str) -> Iterator[None]:
+class _Request:
+    """A request of a session; a class, because a generator would take three times as long."""
+
+    def __init__(self, quotas: SessionQuotas, session: str) -> None:
+        self._quotas, self._session, self._size = quotas, session, 0
+
+    def __enter__(self) -> Callable[[int], None]:
+        _add(self._quotas.requests, self._session, self._quotas.limits.requests, "requests at the same time")
+        return self._read
+
+    def __exit__(self, *_: object) -> None:
+        _subtract(self._quotas.requests, self._session, 1)
+        _subtract(self._quotas.pending, self._session, self._size)
+
+    def _read(self, count: int) -> None:
+        quotas, session = self._quotas, self._session
+        self._size += count
+        quotas.pending[session] += count
+        if quotas.pending[session] > quotas.limits.pending_bytes:
+            raise QuotaExceeded(f"the session has more than {quotas.limits.pending_bytes} bytes in requests")
+        if not quotas.received.allow(session, count):
+            limit = quotas.limits.received_bytes
+            raise QuotaExceeded(f"the session sends more than {limit:g} bytes per second")
+
+
+def _add(counts: Counter[str], key: str, limit: int, what: str) -> None:
     if counts[key] >= limit:
         raise QuotaExceeded(f"the session already has {limit} {what}")
     counts[key] += 1
-    try:
-        yield
-    finally:
-        _subtract(counts, key, 1)
 
 
 def _subtract(counts: Counter[str], key: str, count: int) -> None:

@@ -58,7 +58,7 @@ async def live(socket: WebSocket, name: str, after: Annotated[int, Query(ge=0)] 
     hub = hub_of(socket)
     try:
         with hub.quotas.socket(name):
-            await exchange(socket, session, hub, after, partial(hub.rates.allow, token_of(socket)))
+            await exchange(socket, session, hub, after, partial(hub.rates.allow, token_of(socket.scope)))
     except QuotaExceeded as error:
         await deny(socket.scope, socket.receive, socket.send, 429, str(error), RETRY_AFTER)
 

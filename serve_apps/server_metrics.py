@@ -39,10 +39,13 @@ class ServerMetrics:
             registry=self.registry,
             buckets=PREDICTION_S,
         )
+        self._by_status: dict[int, Counter] = {}
         self.registry.register(_Sessions(hub))
 
     def count_reply(self, status: int) -> None:
-        self.replies.labels(str(status)).inc()
+        if status not in self._by_status:
+            self._by_status[status] = self.replies.labels(str(status))
+        self._by_status[status].inc()
 
     def text(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""

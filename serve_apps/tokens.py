@@ -7,14 +7,15 @@ import binascii
 import hashlib
 import hmac
 
-from starlette.requests import HTTPConnection
+from starlette.types import Scope
 
 TOKEN_REQUIRED = {"WWW-Authenticate": 'Basic realm="driftlab", charset="UTF-8"'}  # makes browsers prompt for it
 
 
-def token_of(connection: HTTPConnection) -> str:
+def token_of(scope: Scope) -> str:
     """Return the bearer token or the password of a connection; empty without either."""
-    scheme, _, rest = connection.headers.get("authorization", "").partition(" ")
+    given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+    scheme, _, rest = given.decode("latin-1").partition(" ")
     if scheme.lower() == "bearer":
         return rest.strip()
     if scheme.lower() == "basic":

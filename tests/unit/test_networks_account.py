@@ -121,6 +121,7 @@ class EinsumAttention(nn.Module):
 
 
 def test_attention_counts_projections_and_products_in_any_form():
+    torch.backends.mha.set_fastpath_enabled(True)  # of the process; counts in two threads at once could leave it off
     cost = count_cost(EinsumAttention(), 3, 4)
     places, width = 12, 8
     attention = places * width * 4 * width + 2 * places * places * width

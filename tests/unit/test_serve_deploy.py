@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import gc
 import importlib
 import json
 import re
@@ -22,7 +23,7 @@ from typer.main import get_command
 
 from driftlab.cli.app import build_app
 from driftlab.errors import RequestError
-from driftlab.serve_apps.deployment import MIN_TOKEN, TOKEN_VARIABLE, ServerArgs, http_options
+from driftlab.serve_apps.deployment import MIN_TOKEN, TOKEN_VARIABLE, ServerArgs, collect_garbage_rarely, http_options
 from driftlab.serve_apps.http_server import ServerAddress
 from driftlab.serve_apps.routes import ROUTES
 from driftlab.serve_apps.server_metrics import ServerMetrics
@@ -58,6 +59,19 @@ def test_a_maximum_below_the_number_of_replicas_is_refused():
     with pytest.raises(RequestError, match="maximum of 2 replicas is less than 4 replicas"):
         ServerArgs(state_dir="served", token=16 * "x", replicas=4, max_replicas=2)
     assert ServerArgs(state_dir="served", token=16 * "x", replicas=4).most == 4
+
+
+def test_garbage_is_searched_only_in_what_requests_allocate():
+    usual, before = gc.get_threshold(), [object()]
+    try:
+        collect_garbage_rarely()
+        after = [object()]
+        searched = {id(one) for one in gc.get_objects()}
+        assert id(after) in searched
+        assert id(before) not in searched
+        assert gc.get_threshold() > usual
+    finally:
+        gc.set_threshold(*usual)
 
 
 def test_the_unit_starts_and_resumes_a_device():
