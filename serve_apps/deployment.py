@@ -168,10 +168,10 @@ class ModelStreaming:
 
 
 def collect_garbage_rarely() -> None:
-    """Let searches for garbage leave out what exists now, which are modules that stay until the end, and be few.
+    """Search for garbage rarely, and only among objects that are created from now on.
 
-    By default they take a third of the time of a prediction: each request allocates objects, and all modules of torch
-    are searched.
+    By default such searches take a third of the time of a prediction: each request allocates objects, and all modules
+    of torch are searched.
     """
     gc.collect()
     gc.freeze()
