@@ -66,7 +66,7 @@ def document_of(cells: int, duration_s: float) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class CellGrid:
-    """An experiment by its name or as a document, its overrides, its number of cells, and how many run at once."""
+    """An experiment by name or as a document, its overrides and cells, and how many of them run at once."""
 
     experiment: str | dict[str, object]
     cells: int
