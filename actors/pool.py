@@ -6,6 +6,7 @@ import itertools
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +32,7 @@ BUILDERS_HOST: Mapping[str, Kind] = {"nodes": "learner", "cells": "cell"}  # by 
 
 @dataclass(eq=False)
 class ActorSlot:
-    """An actor and the number of nodes that it hosts."""
+    """An actor and the nodes that it hosts, by kind."""
 
     name: str
     kind: Kind
@@ -39,7 +40,7 @@ class ActorSlot:
     ready: Any  # reference that is available when the actor has started
     resources: Mapping[str, float] = field(default_factory=dict)  # that it requested from Ray
     born: float = field(default_factory=time.monotonic)
-    nodes: int = 0
+    nodes: Counter[Kind] = field(default_factory=Counter)
 
 
 class Pool:
@@ -52,6 +53,7 @@ class Pool:
         self._slots: dict[str, list[ActorSlot]] = {}  # by the actor's class
         self._numbers: dict[str, itertools.count[int]] = {}
         self._lock = threading.Lock()
+        self._newest = threading.local()  # slot of each thread's newest cell
 
     @property
     def whole_cells(self) -> int:
@@ -66,24 +68,30 @@ class Pool:
                 self._start(kind)
 
     def take(self, kind: Kind) -> ActorSlot:
-        """Return the actor of a new node: the least loaded one, or a new one within the limits."""
+        """Return the actor of a new node: the one with the fewest of its kind, or a new one within the limits.
+
+        The cells of a thread go to the same actor, which has kept the frames of their stream.
+        """
+        newest = getattr(self._newest, "slot", None) if kind == "cell" else None
         with self._lock:
             slots = self._slots.get(self._label(kind), [])
-            best = min(slots, key=lambda slot: slot.nodes, default=None)
+            best = min(slots, key=lambda slot: (slot.nodes[kind], slot is not newest), default=None)
             slot = best if best is not None and self._suffices(kind, best, len(slots)) else self._start(kind)
-            slot.nodes += 1
-            return slot
+            slot.nodes[kind] += 1
+        if kind == "cell":
+            self._newest.slot = slot
+        return slot
 
-    def give(self, slot: ActorSlot) -> None:
-        """Remove one node from an actor's count."""
+    def give(self, slot: ActorSlot, kind: Kind) -> None:
+        """Remove a node from those of an actor."""
         with self._lock:
-            slot.nodes -= 1
+            slot.nodes[kind] -= 1
 
     def twin(self, slot: ActorSlot) -> ActorSlot:
         """Start an actor that no other session uses, with the nodes of a shared one."""
         with self._lock:
             twin = self._start(slot.kind, shared=False)
-            twin.nodes = slot.nodes
+            twin.nodes = slot.nodes.copy()
             return twin
 
     def retire(self, slot: ActorSlot) -> None:
@@ -109,8 +117,8 @@ class Pool:
 
     def _suffices(self, kind: Kind, best: ActorSlot, count: int) -> bool:
         if kind in RACKED and (most := self._config.devices_per_actor) is not None:
-            return best.nodes < most
-        return best.nodes == 0 or count >= self._limit(kind)
+            return best.nodes[kind] < most
+        return best.nodes[kind] == 0 or count >= self._limit(kind)
 
     def _limit(self, kind: Kind) -> int:
         if kind == "recorder":

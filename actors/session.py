@@ -105,7 +105,7 @@ class RaySession:
     def place(self, node: NodeId, *args: Any) -> None:
         with self._backend.using(), self._lock:
             slot = self._backend.pool.take(node.kind)
-            self._slots[node] = self._twin(slot) if self._separate else slot
+            self._slots[node] = self._twin(node, slot) if self._separate else slot
             self._issue(self._record(node, PLACE, args), {})
 
     def call(self, node: NodeId, verb: str, *args: Any) -> RayJob:
@@ -158,8 +158,8 @@ class RaySession:
         with self._backend.using(), self._lock:
             for slot in set(self._slots.values()):
                 slot.actor.drop.remote(self._key)
-            for slot in self._slots.values():
-                self._backend.pool.give(slot)
+            for node, slot in self._slots.items():
+                self._backend.pool.give(slot, node.kind)
             for twin in self._twins.values():
                 self._backend.pool.retire(twin)
             self._slots, self._twins, self._steps, self._log = {}, {}, {}, []
@@ -253,14 +253,14 @@ class RaySession:
     def _move_away(self) -> None:
         """Move all nodes to separate actors, so that further losses do not affect other sessions."""
         self._separate = True
-        self._slots = {node: self._twin(slot) for node, slot in self._slots.items()}
+        self._slots = {node: self._twin(node, slot) for node, slot in self._slots.items()}
 
-    def _twin(self, slot: ActorSlot) -> ActorSlot:
+    def _twin(self, node: NodeId, slot: ActorSlot) -> ActorSlot:
         if slot in self._twins.values():
             return slot
         if slot not in self._twins:
             self._twins[slot] = self._backend.pool.twin(slot)
-        self._backend.pool.give(slot)
+        self._backend.pool.give(slot, node.kind)
         return self._twins[slot]
 
     def _rewind(self) -> None:

@@ -7,8 +7,9 @@ import itertools
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -77,6 +78,29 @@ class GridContext:
     free: threading.Semaphore = field(default_factory=threading.Semaphore)  # processes for whole cells
 
 
+class WaitingCells:
+    """Gives each thread the cells of one stream, one after another: its process has kept the stream's frames."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        self._lock, self._own = threading.Lock(), dict[int, tuple[str, int]]()  # stream of each thread
+        self._cells: dict[tuple[str, int], deque[Cell]] = {}  # by workload and seed
+        for cell in cells:
+            self._cells.setdefault((cell.workload, cell.seed), deque()).append(cell)
+
+    def take(self) -> Cell:
+        """Return the next cell of this thread's stream, else of one that no thread has, else of the longest one."""
+        with self._lock:
+            stream = self._own.pop(threading.get_ident(), None)
+            if stream not in self._cells:
+                free = (one for one in self._cells if one not in self._own.values())
+                stream = next(free, None) or max(self._cells, key=lambda one: len(self._cells[one]))
+            self._own[threading.get_ident()] = stream
+            cell = self._cells[stream].popleft()
+            if not self._cells[stream]:
+                del self._cells[stream]
+            return cell
+
+
 def _run_cells(cells: Sequence[Cell], context: GridContext) -> tuple[tuple[str, str], ...]:
     """Run cells in parallel, each in a thread that mostly waits for the backend; return failures."""
     failed = []
@@ -88,33 +112,42 @@ def _run_cells(cells: Sequence[Cell], context: GridContext) -> tuple[tuple[str, 
 
 
 def _ended(cells: Sequence[Cell], context: GridContext) -> Iterator[tuple[Cell, str]]:
-    """Yield each cell as it ends; with concurrency 1 cells run in this thread and can be interrupted."""
+    """Yield each cell as it ends; with concurrency 1 cells run in this thread and can be interrupted.
+
+    Otherwise other threads record them, so that a process begins with its next cell at once.
+    """
     if context.backend.concurrency == 1:
-        yield from ((cell, _run_cell(cell, context)) for cell in cells)
+        yield from ((cell, _record(cell, *_run_cell(cell, context), context)) for cell in cells)
         return
     fleet = max(len(part.devices) for cell in cells for part in parts_of(cell)[:1])
-    most = min(context.backend.concurrency, max(1, DEVICES_AT_WORK // fleet))
-    pool = ThreadPoolExecutor(most, thread_name_prefix="cell")
+    at_once = context.backend.whole_cells or min(context.backend.concurrency, max(1, DEVICES_AT_WORK // fleet))
+    pool, tables = (ThreadPoolExecutor(at_once, thread_name_prefix=name) for name in ("cell", "tables"))
+    waiting = WaitingCells(cells)
+
+    def run_next() -> tuple[Cell, Future[str]]:
+        cell = waiting.take()
+        return cell, tables.submit(_record, cell, *_run_cell(cell, context), context)
+
     try:
-        running = {pool.submit(_run_cell, cell, context): cell for cell in cells}
-        yield from ((running[future], future.result()) for future in as_completed(running))
+        for future in as_completed([pool.submit(run_next) for _ in cells]):
+            cell, recorded = future.result()
+            yield cell, recorded.result()
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # after an interrupt, closing the backend ends waiting cells
+        for each in (pool, tables):
+            each.shutdown(wait=False, cancel_futures=True)  # after an interrupt, closing the backend ends waiting cells
 
 
-def _run_cell(cell: Cell, context: GridContext) -> str:
-    """Run and record one cell; return the reason of a failure, or an empty text."""
+def _run_cell(cell: Cell, context: GridContext) -> tuple[Rows, str]:
+    """Run one cell; return its rows and the reason of a failure, or an empty text."""
     setting = context.settings[setup_key(cell.workload, cell.system.scaling, cell.seed)]
     try:
-        rows = _rows_of(cell, setting, context)
-        reason = ""
+        return _rows_of(cell, setting, context), ""
     except (KeyboardInterrupt, BackendLost):
         raise  # the run stops, or its backend is gone
     except BaseException as error:  # a plug-in's sys.exit too fails only its cell; the others continue
         log.debug("cell %s failed", cell.id, exc_info=True)
         reason = str(error) if isinstance(error, DriftlabError) else describe(error)
-        rows = failed_rows(cell, setting.experiment, reason)
-    return _record(cell, rows, context) or reason
+        return failed_rows(cell, setting.experiment, reason), reason
 
 
 def _rows_of(cell: Cell, setting: WorkloadSetup, context: GridContext) -> Rows:
@@ -156,13 +189,14 @@ def _run_part(part: Cell, setting: WorkloadSetup, meter: Callable[[float], None]
         return reply.rows, list(reply.facts.accounts.values())
 
 
-def _record(cell: Cell, rows: Rows, context: GridContext) -> str:
-    """Write a cell's rows in a separate session, so that a retry only writes again; return the failure."""
+def _record(cell: Cell, rows: Rows, reason: str, context: GridContext) -> str:
+    """Write a cell's rows in a separate session, so that a retry only writes again; return the reason of a failure."""
     recorder = NodeId("recorder", "recorder")
     try:
         with _session(context, f"{cell.id}/tables") as session:
             session.place(recorder, str(context.directory))
             session.result(session.call(recorder, "write", cell.id, rows, context.origins[cell.id]))
+        return reason
     except (KeyboardInterrupt, BackendLost):
         raise
     except Exception as error:
@@ -170,7 +204,6 @@ def _record(cell: Cell, rows: Rows, context: GridContext) -> str:
             f"its tables could not be written: {error}; make room or give access, then "
             f"{as_typed('--resume', context.directory)}"
         )
-    return ""
 
 
 @contextlib.contextmanager

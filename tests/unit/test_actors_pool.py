@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -39,15 +40,15 @@ def test_a_released_actor_is_used_again():
     pool = Pool(ClusterConfig(workers=2), BIG, {})
     first, second = pool.take("device"), pool.take("device")
     pool.take("device")
-    pool.give(first)
-    pool.give(first)
+    pool.give(first, "device")
+    pool.give(first, "device")
     assert pool.take("device") is first
-    assert second.nodes == 1
+    assert second.nodes["device"] == 1
 
 
 def test_learners_and_builders_share_actors_and_one_recorder_writes():
     pool = Pool(ClusterConfig(workers=2), BIG, {})
-    assert names(pool, "builder", 1) + names(pool, "learner", 2) == ["Learner-0", "Learner-1", "Learner-0"]
+    assert names(pool, "builder", 1) + names(pool, "learner", 3) == ["Learner-0", "Learner-0", "Learner-1", "Learner-0"]
     assert set(names(pool, "recorder", 5)) == {"Recorder-0"}
 
 
@@ -82,11 +83,22 @@ def test_whole_cells_have_an_actor_per_worker_which_builds_their_networks_too():
     for end in (0, 1, 1, 0):  # builders stay, and a cell that follows another one gets the idle actor
         cells = [pool.take("cell"), pool.take("cell")]
         assert {cell.name for cell in cells} == {"Cell-0", "Cell-1"}
-        pool.give(cells[end])
+        pool.give(cells[end], "cell")
         assert pool.take("cell") is cells[end]
         for cell in cells:
-            pool.give(cell)
+            pool.give(cell, "cell")
     assert names(pool, "recorder", 1) == ["Recorder-0"]
+
+
+def test_the_cells_of_a_thread_have_the_same_actor_when_both_are_idle():
+    pool = Pool(ClusterConfig(workers=2, placement="cells"), BIG, {})
+    pool.warm()
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        for threads in ((first, second), (second, first), (second, first), (first, second)):
+            cells = {thread: thread.submit(pool.take, "cell").result() for thread in threads}
+            assert [cells[thread].name for thread in (first, second)] == ["Cell-0", "Cell-1"]
+            for cell in cells.values():
+                pool.give(cell, "cell")
 
 
 def test_gpus_limit_the_number_of_whole_cells():
