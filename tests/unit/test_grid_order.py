@@ -1,0 +1,45 @@
+"""Threads of a grid take the cells of one stream, one after another."""
+
+from __future__ import annotations
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+from driftlab.platform.lab.grid import WaitingCells
+
+
+def cells(counts):
+    """Return cells of streams with these numbers of systems."""
+    return [
+        SimpleNamespace(id=f"{stream}{number}", workload=stream, seed=0)
+        for stream, count in counts.items()
+        for number in range(count)
+    ]
+
+
+def taken(counts, turns):
+    """Return the cells that each of several threads takes if they take them in this order."""
+    waiting, found = WaitingCells(cells(counts)), {name: [] for name in sorted(set(turns))}
+    threads = {name: ThreadPoolExecutor(1) for name in found}
+    for name in turns:
+        found[name].append(threads[name].submit(waiting.take).result().id)
+    for thread in threads.values():
+        thread.shutdown()
+    return found
+
+
+def test_a_thread_ends_its_stream_before_it_begins_another_one():
+    assert taken({"a": 3, "b": 2, "c": 1}, "xyxyxy") == {"x": ["a0", "a1", "a2"], "y": ["b0", "b1", "c0"]}
+
+
+def test_a_thread_without_a_stream_helps_with_the_longest_one():
+    assert taken({"a": 5, "b": 2, "c": 1}, "xyzzyx") == {"x": ["a0", "a2"], "y": ["b0", "b1"], "z": ["c0", "a1"]}
+
+
+def test_every_cell_is_taken_once_for_any_order_of_threads():
+    every = {one.id for one in cells({"a": 3, "b": 2})}
+    for turns in itertools.product("xy", repeat=5):
+        found = [name for names in taken({"a": 3, "b": 2}, turns).values() for name in names]
+        assert set(found) == every
+        assert len(found) == len(every)
