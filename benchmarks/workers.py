@@ -5,7 +5,8 @@ for all workers: from the end of the first wave of cells, during which Ray start
 but one, after which workers begin to run out of cells. `speedup_with_start` compares the total times, from the first
 line of Python to the end of the last cell. `speedup_of_two_processes` is the speed of two independent processes, the
 limit of the machine; `of_two_processes` is our share of it. `cpu` is the processor time of all processes of a run, from
-the first line of Python to the end of the last cell, over that of one process.
+the first line of Python to the end of the last cell, over that of one process; `cpu_of_two_processes` is the same over
+the average of two independent processes, as cores that share memory slow each other.
 
 Example: python benchmarks/workers.py --experiment ams-table1 --set "seeds=[0,1]"
 """
@@ -80,10 +81,11 @@ def measure(grid: CellGrid, workers: int, placement: str = "cells") -> dict[str,
         return child_json(CHILD, asked[0], f"{folder}/run", *asked[1:])
 
 
-def side_by_side(grid: CellGrid, processes: int) -> float:
-    """Return the average time of independent processes."""
+def side_by_side(grid: CellGrid, processes: int) -> dict[str, float]:
+    """Return the average times of independent processes."""
     with ThreadPoolExecutor(processes) as pool:
-        return statistics.mean(pool.map(lambda _: measure(grid, 0)["work_s"], range(processes)))
+        found = list(pool.map(lambda _: measure(grid, 0), range(processes)))
+    return {name: statistics.mean(one[name] for one in found) for name in found[0]}
 
 
 if __name__ == "__main__":
@@ -106,7 +108,8 @@ if __name__ == "__main__":
         cells = len(points_of(load(options.experiment, options.overrides)))
         grid = CellGrid(options.experiment, cells, wave, options.overrides)
     pairs = [(measure(grid, 0), measure(grid, workers, options.placement)) for _ in range(options.repeats)]
-    two_processes_s = statistics.median(side_by_side(grid, workers) for _ in range(options.repeats))
+    apart = [side_by_side(grid, workers) for _ in range(options.repeats)]
+    two_processes = {name: statistics.median(one[name] for one in apart) for name in apart[0]}
 
     def median(side: int, key: str) -> float:
         return statistics.median(pair[side][key] for pair in pairs)
@@ -114,7 +117,7 @@ if __name__ == "__main__":
     def speedup(key: str) -> float:
         return statistics.median(one[key] / two[key] for one, two in pairs)
 
-    machine = workers * median(0, "work_s") / two_processes_s
+    machine = workers * median(0, "work_s") / two_processes["work_s"]
     line = {
         "benchmark": "workers",
         "experiment": " ".join((options.experiment or "grid", *options.overrides)),
@@ -130,6 +133,7 @@ if __name__ == "__main__":
         "of_two_processes": round(speedup("work_s") / machine, 3),
         "of_two_processes_goal": 0.95,
         "cpu": round(1 / speedup("cpu_s"), 3),
+        "cpu_of_two_processes": round(median(1, "cpu_s") / two_processes["cpu_s"], 3),
         "cpu_goal": 1.1,
     }
     report(line)
