@@ -123,7 +123,7 @@ class SessionQuotas:
 
 
 class _Request:
-    """A request of a session; a class, because a generator would take three times as long."""
+    """A request of a session; a class, because a generator takes longer."""
 
     def __init__(self, quotas: SessionQuotas, session: str) -> None:
         self._quotas, self._session, self._size = quotas, session, 0

@@ -82,7 +82,7 @@ class GridContext:
 class WaitingCells:
     """Gives each thread the cells of one stream, one after another.
 
-    Its process has kept the stream's frames.
+    The process that computes its whole cells has kept the stream's frames.
     """
 
     def __init__(self, cells: Sequence[Cell]) -> None:

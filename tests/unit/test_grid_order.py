@@ -1,4 +1,4 @@
-"""Threads of a grid take the cells of one stream, one after another."""
+"""Threads of a grid take the cells of one stream, one after another, and ask whole cells for their progress."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import itertools
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
+import pytest
+
+from driftlab.platform.lab import grid
 from driftlab.platform.lab.grid import WaitingCells
+from driftlab.platform.sim.session import NodeId
 
 
 def cells(counts):
@@ -43,3 +47,15 @@ def test_every_cell_is_taken_once_for_any_order_of_threads():
         found = [name for names in taken({"a": 3, "b": 2}, turns).values() for name in names]
         assert set(found) == every
         assert len(found) == len(every)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "reported"),
+    [(0.01, [1.0, 3.0, 7.0, 10.0]), (1.0, [float(number) for number in range(1, 11)])],
+)
+def test_a_fast_cell_is_asked_for_fewer_reports_and_for_its_end(monkeypatch, step_s, reported):
+    clock = itertools.count()
+    monkeypatch.setattr(grid.time, "monotonic", lambda: next(clock) * step_s)
+    session = SimpleNamespace(call=lambda node, verb, until_s: until_s, result=lambda job: job)
+    times_s = [float(number) for number in range(1, 11)]
+    assert list(grid._advanced(session, NodeId("cell", "one"), times_s)) == reported
