@@ -1,4 +1,4 @@
-"""Threads of a grid take the cells of one stream, one after another, and ask whole cells for their progress."""
+"""Threads of a grid take the cells of one stream in turn; fast cells report less often."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_every_cell_is_taken_once_for_any_order_of_threads():
     ("step_s", "reported"),
     [(0.01, [1.0, 3.0, 7.0, 10.0]), (1.0, [float(number) for number in range(1, 11)])],
 )
-def test_a_fast_cell_is_asked_for_fewer_reports_and_for_its_end(monkeypatch, step_s, reported):
+def test_a_fast_cell_reports_less_often_and_at_its_end(monkeypatch, step_s, reported):
     clock = itertools.count()
     monkeypatch.setattr(grid.time, "monotonic", lambda: next(clock) * step_s)
     session = SimpleNamespace(call=lambda node, verb, until_s: until_s, result=lambda job: job)
