@@ -8,10 +8,12 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 # A terminal shows pip's own progress. Modules are compiled when they are first imported: most never are.
-PIP := $(PY) -m pip $(if $(MAKE_TERMOUT),,-qq) --disable-pip-version-check
-INSTALL := $(PIP) install --no-compile -c constraints.txt
+PIP_INSTALL := -m pip $(if $(MAKE_TERMOUT),,-qq) --disable-pip-version-check install --no-compile -c constraints.txt
+INSTALL := $(PY) $(PIP_INSTALL)
 READY := $(VENV)/.driftlab-ready
 READY_ALL := $(VENV)/.driftlab-ready-all
+JUPYTER := $(VENV)/jupyterlab
+READY_JUPYTER := $(JUPYTER)/.driftlab-ready
 PYTHONS := $(shell sed -n 's/.*Python :: \(3\.[0-9]*\)".*/\1/p' pyproject.toml)
 
 # Two threads inside one operator are slower than one as soon as two processes compute at the same time.
@@ -30,8 +32,8 @@ setup: $(READY_ALL)  ## the virtual environment with everything in it
 demo: $(READY)  ## four acts on built-in data, one per paper: a sentence and a report for each
 	@$(VENV)/bin/driftlab demo
 
-notebook: $(READY_ALL)  ## JupyterLab in notebooks/, with the tour open
-	@cd notebooks && JUPYTER_CONFIG_PATH="$$PWD/settings" PATH="$(CURDIR)/$(VENV)/bin:$$PATH" \
+notebook: $(READY_JUPYTER)  ## JupyterLab in notebooks/, with the tour open
+	@cd notebooks && JUPYTER_CONFIG_PATH="$$PWD/settings" PATH="$(CURDIR)/$(JUPYTER)/bin:$$PATH" \
 	  jupyter lab tour.py $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
 
 test: $(READY_ALL)  ## every test
@@ -87,4 +89,12 @@ $(READY): pyproject.toml constraints.txt
 $(READY_ALL): $(READY)
 	@echo 'Adding what tests, notebooks and optional data need, once: 0.5 GB, about a minute'
 	@$(INSTALL) -e '.[dev,notebook,data]'
+	@touch $@
+
+# JupyterLab has an environment of its own: beside Ray, its packages would delay the start of each Ray process by 0.8 s.
+$(READY_JUPYTER): $(READY_ALL)
+	@echo 'Adding JupyterLab, once: 0.2 GB, half a minute'
+	@$(PYTHON) -m venv --clear $(JUPYTER)
+	@$(JUPYTER)/bin/python $(PIP_INSTALL) jupyterlab jupytext
+	@$(PY) -m ipykernel install --prefix $(JUPYTER) --name python3 >/dev/null 2>&1
 	@touch $@

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,6 +55,37 @@ def test_other_targets_add_the_extras_once_and_the_demo_stays(make, target: str)
     assert not any(" install " in line for line in called[1:])
     assert not any(" install " in line for line in make(target)[0])
     assert make("demo") == (["driftlab demo"], "")
+
+
+def test_jupyterlab_has_its_own_environment(make, tmp_path: Path):
+    binaries = tmp_path / ".venv" / "jupyterlab" / "bin"
+    binaries.mkdir(parents=True)
+    for name in ("python", "jupyter"):
+        (binaries / name).write_text(f'#!/bin/sh\necho jupyterlab/{name} "$@" >> {tmp_path}/called\n')
+        (binaries / name).chmod(0o755)
+    (tmp_path / "notebooks").mkdir()
+    make("setup")
+    called, _ = make("notebook")
+    assert called[0].startswith("jupyterlab/python -m pip ") and called[0].endswith(" jupyterlab jupytext")
+    assert called[1] == "python -m ipykernel install --prefix .venv/jupyterlab --name python3"
+    assert called[2].startswith("jupyterlab/jupyter lab tour.py")
+    assert make("notebook")[0] == called[2:]
+
+
+def test_no_package_delays_ray():
+    required, waiting = set(), [("driftlab", ("dev", "notebook", "data"))]
+    while waiting:
+        name, extras = waiting.pop()
+        for text in metadata.requires(name) or []:
+            one = Requirement(text)
+            if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+                key = (canonicalize_name(one.name), tuple(sorted(one.extras)))
+                if key not in required:
+                    required.add(key)
+                    waiting.append(key)
+    names = {name for name, _ in required}
+    assert {"ray", "jsonschema", "jupytext"} <= names
+    assert "rfc3987-syntax" not in names  # jsonschema imports it, and Ray imports jsonschema
 
 
 def test_new_requirements_are_installed(make, tmp_path: Path):

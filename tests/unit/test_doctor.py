@@ -148,6 +148,16 @@ def test_a_cluster_in_the_environment_is_noted(monkeypatch):
     assert "10.0.0.1:6379" in finding.text
 
 
+def test_a_package_that_delays_ray_is_noted(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    assert doctor.ray().state == "ok"
+    monkeypatch.setattr(doctor, "find_spec", lambda name: object())
+    finding = doctor.ray()
+    assert finding.state == "note"
+    assert "JupyterLab" in finding.fix
+
+
 def test_a_cpu_without_avx_512_gives_advice_for_other_networks(monkeypatch):
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX512")
