@@ -7,7 +7,7 @@ from figures_factory import hidden, notes, show, texts
 from tables_factory import Made, run_row
 
 from driftlab.platform.results.figures import duels, plots
-from driftlab.platform.results.relations.comparison import cost_ratios
+from driftlab.platform.results.relations.comparison import cost_ratios, costs_of
 from driftlab.platform.results.stats import Estimate
 
 LEVELS = {"low": (0.40, 0.42, 0.41), "high": (0.60, 0.63, 0.60), "near": (0.61, 0.60, 0.59), "bound": (0.9, 0.9, 0.9)}
@@ -41,7 +41,8 @@ def test_each_pair_of_methods_stands_once_with_the_better_one_in_the_row():
 def test_costs_are_multiples_over_common_cells_and_nothing_is_no_divisor():
     (grid,) = show(duels, made()).grids
     assert notes(grid) == {"high": ["1× joules", "10× bytes, 0.5× joules"], "near": ["", "0× bytes, 0.5× joules"]}
-    assert cost_ratios(made().frame("runs"), "near", "high") == {"bytes": 0.0, "joules": 1.0}
+    costs = costs_of(made().frame("runs"))
+    assert cost_ratios(costs["near"], costs["high"]) == {"bytes": 0.0, "joules": 1.0}
 
 
 def test_one_method_has_no_opponent():

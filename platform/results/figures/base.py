@@ -44,6 +44,11 @@ class View:
         """Return a table with the system, the setting and the seed of every row."""
         return self.tables.frame(table).merge(self.runs[["cell", "system", "setting", "seed"]], on="cell")
 
+    def styles_of(self, rows: pd.DataFrame) -> dict[str, Style]:
+        """Return the styles of the systems in a table."""
+        named = set(rows["system"].unique())
+        return {name: style for name, style in self.styles.items() if name in named}
+
     def members(self, family: str, *names: str) -> dict[str, Slot]:
         """Return the member of each system in one family, restricted to `names` if given."""
         found = members(self.tables, family, *names)

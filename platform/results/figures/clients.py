@@ -33,7 +33,7 @@ def show(view: View) -> FigureContent | None:
     shared = view.runs[~view.runs["fleet"].isin(without_waiting(view.tables))]
     sent = view.tables.once(uploads).merge(shared[["cell", "devices"]], on="cell")
     waited = sent.assign(waited_s=sent["label_start_s"] - sent["arrive_s"])
-    styles = {name: style for name, style in view.styles.items() if name in set(waited["system"])}
+    styles = view.styles_of(waited)
     panels, notes = [], []
     if len(lost):
         loss = means(lost.assign(points=100 * lost["loss"]), ["system", "devices"], "points")

@@ -31,7 +31,7 @@ def show(view: View) -> FigureContent | None:
     learns = rows[rows["training_share"].fillna(0) > 0]
     if not (learns.groupby(["cell", "device"])["app"].nunique() > 1).any():
         return None
-    names = [name for name in view.styles if name in set(learns["system"])]
+    names = list(view.styles_of(learns))
     most = learns.groupby("setting")["app"].nunique().idxmax()
     drawn = names if len(names) <= SYSTEMS else [*names[: SYSTEMS - 1], names[-1]]
     panels = [_panel(name, rows[(rows["setting"] == most) & (rows["system"] == name)]) for name in drawn]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results import stats
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import NO_CELL, Figure, FigureContent, Grid, GridCell, View
 from driftlab.platform.results.relations.base import CELL
-from driftlab.platform.results.relations.comparison import cost_ratios
+from driftlab.platform.results.relations.comparison import cost_ratios, costs_of, joined
 from driftlab.platform.results.tables.columns import LIVE_SCORE
 
 if TYPE_CHECKING:
@@ -25,22 +26,29 @@ NOTE = (
 def show(view: View) -> FigureContent | None:
     """Compare at least two methods that have scores in the same cells."""
     runs = view.runs[view.runs["bound"].isna()].dropna(subset=[LIVE_SCORE])
-    means = runs.astype({LIVE_SCORE: float}).groupby("system")[LIVE_SCORE].mean()
+    runs = runs.astype({LIVE_SCORE: float})
+    means = runs.groupby("system")[LIVE_SCORE].mean()
     order = list(means.sort_values(ascending=False, kind="stable").index)
     if len(order) < 2:
         return None
+    scores = {str(name): own.groupby(CELL)[LIVE_SCORE].mean() for name, own in runs.groupby("system")}
+    costs = costs_of(runs)
+
+    def cell(ours: str, theirs: str) -> GridCell:
+        return _cell(joined(scores[ours], scores[theirs]), cost_ratios(costs[ours], costs[theirs]))
+
     rows = {
-        ours: [NO_CELL if place <= k else _pair(runs, ours, theirs) for place, theirs in enumerate(order) if place]
+        ours: [NO_CELL if place <= k else cell(ours, theirs) for place, theirs in enumerate(order) if place]
         for k, ours in enumerate(order[:-1])
     }
     return FigureContent(NOTE.format(plots.live_measure(view.runs)), grids=[Grid("row − column", order[1:], rows)])
 
 
-def _pair(runs: pd.DataFrame, ours: str, theirs: str) -> GridCell:
-    difference = stats.paired_difference(stats.pairs(runs, ours, theirs, LIVE_SCORE, CELL, "system"))
+def _cell(scores: pd.DataFrame, ratios: Mapping[str, float]) -> GridCell:
+    difference = stats.paired_difference(scores)
     if difference is None:
         return NO_CELL
-    costs = ", ".join(f"{plots.factor(ratio)} {name}" for name, ratio in cost_ratios(runs, ours, theirs).items())
+    costs = ", ".join(f"{plots.factor(ratio)} {name}" for name, ratio in ratios.items())
     return GridCell(plots.difference(difference), costs, stats.verdict(difference) == "better")
 
 

@@ -31,7 +31,7 @@ def show(view: View) -> FigureContent | None:
     if rows.empty:
         return None
     rows = rows.assign(phase=rows.groupby(["cell", "device", "app"])["time_s"].rank(method="first"))
-    styles = {name: style for name, style in view.styles.items() if name in set(rows["system"])}
+    styles = view.styles_of(rows)
     over_time = Panel("error after adapting, by phase", partial(_draw_phases, rows=rows, styles=styles))
     spread = Panel("errors of all phases", partial(_draw_spread, rows=rows, styles=styles))
     before = phases(view.tables, "before")

@@ -26,11 +26,11 @@ def show(view: View) -> FigureContent | None:
     found = _gains(view)
     if found.empty:
         return None
-    styles = {name: style for name, style in view.styles.items() if name in set(found["system"])}
+    styles = view.styles_of(found)
     measure = plots.measure(view.runs)
     panel = Panel("gain of a frame, all settings", partial(_draw, found=found, styles=styles, measure=measure))
     improved = found.assign(better=found["gain"] > 0, all="all")
-    columns = [*sorted(set(found["setting"])), "all"] if found["setting"].nunique() > 1 else ["all"]
+    columns = [*sorted(found["setting"].unique()), "all"] if found["setting"].nunique() > 1 else ["all"]
     shares = means_by_setting(improved, "better")
     rows = {
         name: [mean_cell(shares.get((name, column)), "{:.0f} %", ".0f", 100) for column in columns] for name in styles

@@ -72,7 +72,7 @@ def _draw_map(axis: Axes, rows: pd.DataFrame) -> None:
 def _overlap_grid(workload: str, rows: pd.DataFrame, order: list[str]) -> Grid:
     columns = [(similar, name) for similar in (True, False) for name in ("overlap", "last")]
     cells = {}
-    for system in (name for name in order if name in set(rows["system"])):
+    for system in (name for name in order if name in rows["system"].unique()):
         own = rows[rows["system"] == system]
         parts = [means(own[own["similar"] == similar], ["system"], name, least=0, most=1) for similar, name in columns]
         cells[system] = [mean_cell(None if part.empty else part.iloc[0], "{:.1f} %", ".1f", 100) for part in parts]

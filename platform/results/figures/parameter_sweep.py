@@ -26,7 +26,7 @@ def show(view: View) -> FigureContent | None:
     """Draw differences to the first system, if the streams differ in exactly one parameter."""
     knobs = swept(view.tables)
     runs = view.runs[view.runs["bound"].isna()].dropna(subset=[LIVE_SCORE])
-    names = [name for name in view.styles if name in set(runs["system"])]
+    names = list(view.styles_of(runs))
     if not knobs or len(names) < 2:
         return None
     against, *others = names

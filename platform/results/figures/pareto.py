@@ -72,7 +72,7 @@ def show(view: View) -> FigureContent | None:
                         f"{setting}: {cost}", partial(_draw, points=points, label=label, view=view), HEIGHT, width=WIDTH
                     )
                 )
-    styles = {name: style for name, style in view.styles.items() if name in set(runs["system"])}
+    styles = view.styles_of(runs)
     parts, note = _parts(view), NOTE.format(RADIO if (view.runs["radio_j"] > 0).any() else "")
     return FigureContent(note, panels, [parts] if parts.rows else [], styles) if panels else None
 

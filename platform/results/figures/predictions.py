@@ -32,7 +32,7 @@ def show(view: View) -> FigureContent | None:
     if view.named("predictions").empty:
         return None
     found = view.tables.once(predictions.errors)
-    names = [name for name in view.styles if name in set(found["system"])][:SYSTEMS]
+    names = list(view.styles_of(found))[:SYSTEMS]
     styles = plots.series(predictions.PREDICTORS)
     panels = [Panel(name, partial(_draw, rows=found[found["system"] == name], styles=styles)) for name in names]
     return FigureContent(NOTE, panels, [], styles)

@@ -29,7 +29,7 @@ def show(view: View) -> FigureContent | None:
     sent = sent[sent["system"].isin(adaptive)].merge(view.runs[["cell", "setting"]], on="cell")
     if sent.empty:
         return None
-    styles = {name: view.styles[name] for name in adaptive if name in set(sent["system"])}
+    styles = {name: view.styles[name] for name in adaptive if name in sent["system"].unique()}
     panels = [
         Panel(setting, partial(_draw, sent=_one_stream(here), styles=styles, stops_s=_stops(view, here)))
         for setting, here in sent.groupby("setting")

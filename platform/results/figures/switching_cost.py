@@ -32,7 +32,7 @@ def show(view: View) -> FigureContent | None:
     if changed.empty:
         return None
     rows = _of(view, view.tables.once(allocations), systems)
-    styles = {name: view.styles[name] for name in systems if name in set(rows["system"])}
+    styles = {name: view.styles[name] for name in systems if name in rows["system"].unique()}
     panels = [
         panel
         for setting, here in rows.groupby("setting")

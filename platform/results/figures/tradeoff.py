@@ -70,7 +70,7 @@ def show(view: View) -> FigureContent | None:
     found = means(
         points.assign(points=100 * points["gain"]), ["setting", "system"], "points", others=["speedup", "energy_ratio"]
     )
-    alone = [name for name in others if name not in joined and name in set(found["system"])]
+    alone = [name for name in others if name not in joined and name in found["system"].unique()]
     styles = {name: view.styles[next(iter(line.alphas))] for name, line in lines.items() if not line.exact}
     styles |= {name: view.styles[name] for name in alone}
     styles |= {name: OPTIMUM for name, line in lines.items() if line.exact}

@@ -20,7 +20,7 @@ def show(view: View) -> FigureContent | None:
     panels = []
     for setting in view.settings():
         runs = view.runs[view.runs["setting"] == setting]
-        styles = {name: style for name, style in view.styles.items() if name in set(runs["system"])}
+        styles = view.styles_of(runs)
         height = FRAME + ROW * len(styles)
         if runs[LIVE_SCORE].notna().any():
             panels.append(Panel(f"{setting}: live score", partial(plots.scores, runs=runs, styles=styles), height))

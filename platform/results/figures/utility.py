@@ -51,7 +51,7 @@ def show(view: View) -> FigureContent | None:
     found = tables.once(timing.utilities)
     if found.empty or not (found["adapted"] > 0).any() or tables.frame("adaptations").empty:
         return None
-    styles = {name: style for name, style in view.styles.items() if name in set(found["system"])}
+    styles = view.styles_of(found)
     mean = timing.mean_utilities(tables)
     drawn = _select_systems(view, mean)
     panels = [Panel(f"{kind} utility", partial(_draw, mean=mean, kind=kind, styles=drawn), 300) for kind in AXES]

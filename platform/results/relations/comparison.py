@@ -124,10 +124,22 @@ def compare(
     return Comparison(ours, theirs, column, unit, by, less, rows, notes)
 
 
-def cost_ratios(runs: pd.DataFrame, ours: str, theirs: str) -> dict[str, float]:
-    """Return bytes and joules of one system as multiples of another's, over the cells that both completed."""
+def costs_of(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the bytes and joules of each system, by cell."""
     costs = runs.assign(bytes=runs["uplink_bytes"] + runs["downlink_bytes"], joules=runs["energy_j"])
-    sums = {name: stats.pairs(costs, ours, theirs, name, CELL, "system").sum() for name in ("bytes", "joules")}
+    names = ["bytes", "joules"]
+    costs = costs.astype(dict.fromkeys(names, float))
+    return {str(system): own.groupby(CELL)[names].mean() for system, own in costs.groupby("system")}
+
+
+def joined(ours: pd.Series, theirs: pd.Series) -> pd.DataFrame:
+    """List the values of two systems where both have one."""
+    return ours.to_frame("ours").join(theirs.rename("theirs"), how="inner")
+
+
+def cost_ratios(ours: pd.DataFrame, theirs: pd.DataFrame) -> dict[str, float]:
+    """Return the costs of one system as multiples of another's, over the cells that both completed."""
+    sums = {name: joined(ours[name].dropna(), theirs[name].dropna()).sum() for name in ours.columns}
     return {name: float(both["ours"] / both["theirs"]) for name, both in sums.items() if both["theirs"] > 0}
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from driftlab.datasets.catalogue import VIDEO_PREFIX, label_of
 from driftlab.errors import as_typed
@@ -33,6 +33,9 @@ from driftlab.platform.results.tables.columns import LIVE_SCORE, SCHEMA_VERSION
 from driftlab.platform.results.tables.integrity import warnings_of
 from driftlab.platform.results.tables.read import Run, SalvagedTables, open_run
 from driftlab.platform.results.tables.run_pair import HEADER, compare_figures, rows_of
+
+if TYPE_CHECKING:
+    import jinja2
 
 SHOWN = 4  # panels of a figure; the others are folded
 COMPUTED = "computed from the hardware profiles"
@@ -270,11 +273,16 @@ def _plain(value: Any) -> str:
 
 
 def _render(template: str, page: Page) -> str:
+    return str(_template(template).render(page=page))
+
+
+@cache
+def _template(name: str) -> jinja2.Template:
     import jinja2
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=template.endswith(".html.j2"),
+        autoescape=name.endswith(".html.j2"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -290,7 +298,7 @@ def _render(template: str, page: Page) -> str:
     }
     names: dict[str, Any] = {"bounds": BOUNDS, "dash": DASH, "variables": VARIABLES}
     names |= {"greys": set(plots.GREYS.values()), "shown": SHOWN}
-    return environment.get_template(template).render(page=page, **names)
+    return environment.get_template(name, globals=names)
 
 
 def _shape(style: Style) -> str:

@@ -10,7 +10,7 @@ from driftlab.platform.results.claims.base import Verdict
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import View
 from driftlab.platform.results.relations.base import column_of, pairs
-from driftlab.platform.results.relations.comparison import compare, cost_ratios
+from driftlab.platform.results.relations.comparison import compare, cost_ratios, costs_of
 from driftlab.platform.results.report.summary.base import DASH, count, score
 from driftlab.platform.results.stats import ComparisonResult, Estimate, verdict
 from driftlab.platform.results.tables.columns import LIVE_SCORE
@@ -106,7 +106,8 @@ def _next(view: View, best: str, other: str, column: str) -> str:
     found = compare(view.tables, best, other, column).rows[-1]
     if found.difference is None:
         return f"Next is {other}; no seed was completed with both."
-    ratios = cost_ratios(view.runs, best, other)
+    costs_by_system = costs_of(view.runs)
+    ratios = cost_ratios(costs_by_system[best], costs_by_system[other])
     costs = " and ".join(f"{plots.factor(ratio)} the {name}" for name, ratio in ratios.items())
     text = f"{plots.difference(found.difference)}{f', for {costs}' if costs else ''}"
     if found.verdict == "inconclusive":
