@@ -41,8 +41,7 @@ def test_each_pair_of_methods_stands_once_with_the_better_one_in_the_row():
 def test_costs_are_multiples_over_common_cells_and_nothing_is_no_divisor():
     (grid,) = show(duels, made()).grids
     assert notes(grid) == {"high": ["1× joules", "10× bytes, 0.5× joules"], "near": ["", "0× bytes, 0.5× joules"]}
-    costs = costs_of(made().frame("runs"))
-    assert cost_ratios(costs["near"], costs["high"]) == {"bytes": 0.0, "joules": 1.0}
+    assert cost_ratios(costs_of(made().frame("runs")), "near", "high") == {"bytes": 0.0, "joules": 1.0}
 
 
 def test_one_method_has_no_opponent():

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from driftlab.platform.results import stats
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import NO_CELL, Figure, FigureContent, Grid, GridCell, View
-from driftlab.platform.results.relations.base import CELL
-from driftlab.platform.results.relations.comparison import cost_ratios, costs_of, joined
+from driftlab.platform.results.relations.comparison import by_system, cost_ratios, costs_of
 from driftlab.platform.results.tables.columns import LIVE_SCORE
 
 if TYPE_CHECKING:
@@ -26,16 +25,15 @@ NOTE = (
 def show(view: View) -> FigureContent | None:
     """Compare at least two methods that have scores in the same cells."""
     runs = view.runs[view.runs["bound"].isna()].dropna(subset=[LIVE_SCORE])
-    runs = runs.astype({LIVE_SCORE: float})
-    means = runs.groupby("system")[LIVE_SCORE].mean()
+    scores, costs = by_system(runs, LIVE_SCORE), costs_of(runs)
+    means = runs.astype({LIVE_SCORE: float}).groupby("system")[LIVE_SCORE].mean()
     order = list(means.sort_values(ascending=False, kind="stable").index)
     if len(order) < 2:
         return None
-    scores = {str(name): own.groupby(CELL)[LIVE_SCORE].mean() for name, own in runs.groupby("system")}
-    costs = costs_of(runs)
 
     def cell(ours: str, theirs: str) -> GridCell:
-        return _cell(joined(scores[ours], scores[theirs]), cost_ratios(costs[ours], costs[theirs]))
+        both = scores[[ours, theirs]].dropna().set_axis(["ours", "theirs"], axis=1)
+        return _cell(both, cost_ratios(costs, ours, theirs))
 
     rows = {
         ours: [NO_CELL if place <= k else cell(ours, theirs) for place, theirs in enumerate(order) if place]

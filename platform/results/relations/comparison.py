@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -124,23 +124,21 @@ def compare(
     return Comparison(ours, theirs, column, unit, by, less, rows, notes)
 
 
+def by_system(runs: pd.DataFrame, of: str) -> pd.DataFrame:
+    """Average a column by cell, with a column for each system."""
+    return runs.astype({of: float}).groupby([*CELL, "system"])[of].mean().unstack("system")
+
+
 def costs_of(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the bytes and joules of each system, by cell."""
+    """Return the bytes and the joules of all systems, by cell."""
     costs = runs.assign(bytes=runs["uplink_bytes"] + runs["downlink_bytes"], joules=runs["energy_j"])
-    names = ["bytes", "joules"]
-    costs = costs.astype(dict.fromkeys(names, float))
-    return {str(system): own.groupby(CELL)[names].mean() for system, own in costs.groupby("system")}
+    return {name: by_system(costs, name) for name in ("bytes", "joules")}
 
 
-def joined(ours: pd.Series, theirs: pd.Series) -> pd.DataFrame:
-    """List the values of two systems where both have one."""
-    return ours.to_frame("ours").join(theirs.rename("theirs"), how="inner")
-
-
-def cost_ratios(ours: pd.DataFrame, theirs: pd.DataFrame) -> dict[str, float]:
+def cost_ratios(costs: Mapping[str, pd.DataFrame], ours: str, theirs: str) -> dict[str, float]:
     """Return the costs of one system as multiples of another's, over the cells that both completed."""
-    sums = {name: joined(ours[name].dropna(), theirs[name].dropna()).sum() for name in ours.columns}
-    return {name: float(both["ours"] / both["theirs"]) for name, both in sums.items() if both["theirs"] > 0}
+    sums = {name: table[[ours, theirs]].dropna().sum() for name, table in costs.items()}
+    return {name: float(both[ours] / both[theirs]) for name, both in sums.items() if both[theirs] > 0}
 
 
 def _pairing(place: str, both: pd.DataFrame, less_is_better: bool) -> Pairing:

@@ -106,8 +106,7 @@ def _next(view: View, best: str, other: str, column: str) -> str:
     found = compare(view.tables, best, other, column).rows[-1]
     if found.difference is None:
         return f"Next is {other}; no seed was completed with both."
-    costs_by_system = costs_of(view.runs)
-    ratios = cost_ratios(costs_by_system[best], costs_by_system[other])
+    ratios = cost_ratios(costs_of(view.runs), best, other)
     costs = " and ".join(f"{plots.factor(ratio)} the {name}" for name, ratio in ratios.items())
     text = f"{plots.difference(found.difference)}{f', for {costs}' if costs else ''}"
     if found.verdict == "inconclusive":
