@@ -91,10 +91,10 @@ $(READY_ALL): $(READY)
 	@$(INSTALL) -e '.[dev,notebook,data]'
 	@touch $@
 
-# JupyterLab has an environment of its own: beside Ray, its packages would delay the start of each Ray process by 0.8 s.
+# JupyterLab has its own environment: Ray imports one of its packages if it is installed, which takes each process 0.8 s.
 $(READY_JUPYTER): $(READY_ALL)
 	@echo 'Adding JupyterLab, once: 0.2 GB, half a minute'
 	@$(PYTHON) -m venv --clear $(JUPYTER)
 	@$(JUPYTER)/bin/python $(PIP_INSTALL) jupyterlab jupytext
-	@$(PY) -m ipykernel install --prefix $(JUPYTER) --name python3 >/dev/null 2>&1
+	@$(PY) -m ipykernel install --prefix $(JUPYTER) --name python3 >/dev/null
 	@touch $@
