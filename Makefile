@@ -96,5 +96,5 @@ $(READY_JUPYTER): $(READY_ALL)
 	@echo 'Adding JupyterLab, once: 0.2 GB, half a minute'
 	@$(PYTHON) -m venv --clear $(JUPYTER)
 	@$(JUPYTER)/bin/python $(PIP_INSTALL) jupyterlab jupytext
-	@$(PY) -m ipykernel install --prefix $(JUPYTER) --name python3 >/dev/null
+	@JUPYTER_PATH="$(CURDIR)/$(JUPYTER)/share/jupyter" $(PY) -m ipykernel install --prefix $(JUPYTER) --name python3 >/dev/null
 	@touch $@
