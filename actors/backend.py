@@ -26,6 +26,7 @@ CLASSES: Mapping[Kind, str] = {
     "builder": "driftlab.device_builder:DeviceBuilder",
     "cell": "driftlab.platform.lab.parts:PartNode",  # the driver adds up
 }
+RECORDING: Mapping[Kind, str] = {**CLASSES, "cell": "driftlab.platform.lab.parts:RecordingNode"}
 CLOSE_TIMEOUT_S = 5.0  # for the threads of cells to return from Ray
 
 
@@ -34,10 +35,12 @@ class RayBackend:
 
     name = "ray"
 
-    def __init__(self, config: ClusterConfig | None = None, classes: Mapping[Kind, str] = CLASSES) -> None:
+    def __init__(self, config: ClusterConfig | None = None, classes: Mapping[Kind, str] | None = None) -> None:
         config = config or ClusterConfig()
         self._cluster = connect(config)
-        self.pool = Pool(config, self._cluster, classes)
+        # Cells on other computers cannot write to the run's folder, and the metrics of a dashboard count rows.
+        recording = self._cluster.local and not config.dashboard
+        self.pool = Pool(config, self._cluster, classes or (RECORDING if recording else CLASSES))
         self.run, self.watched = config.run, config.dashboard
         self.metrics = RunMetrics(config.run) if config.dashboard else None
         self._numbers = itertools.count()

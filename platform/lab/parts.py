@@ -10,9 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from driftlab.platform.core.records import Reply, Rows
 from driftlab.platform.core.systems import System
+from driftlab.platform.results.tables.origin import Origin
+from driftlab.platform.results.tables.recorder import Recorder
 from driftlab.platform.sim.ledger import Account, Ledger
 from driftlab.platform.sim.nodes.cell import CellNode
 from driftlab.platform.sim.rows import run_row
@@ -63,7 +66,9 @@ def joined(cell: Cell, setup: WorkloadSetup, parts: Sequence[PartResult]) -> Row
 
 
 class PartNode(CellNode):
-    """A whole cell, or a part of one; its last reply has the accounts, and its simulation ends with it."""
+    """A whole cell, or a part of one; its last advance has the accounts, and its simulation ends with it."""
+
+    _rows: Rows = MappingProxyType({})
 
     def advance(self, until_s: float) -> Reply:
         """Run to the end of the window with this virtual time."""
@@ -71,5 +76,23 @@ class PartNode(CellNode):
         if not reply.rows or runner is None:
             return Reply(CellProgress(reply.facts, {}))
         accounts = {name: app.account for name, app in runner.apps.items()}
-        self._runner = None
-        return Reply(CellProgress(reply.facts, accounts), reply.rows)
+        self._runner, self._rows = None, reply.rows
+        return Reply(CellProgress(reply.facts, accounts))
+
+    def rows(self) -> Reply:
+        """Return the rows of the ended simulation."""
+        rows, self._rows = self._rows, {}
+        return Reply(rows=rows)
+
+    def record(self, directory: str, origin: Origin) -> Reply:
+        """Return the rows for the driver, whose folder may be on another computer."""
+        return self.rows()
+
+
+class RecordingNode(PartNode):
+    """A whole cell on the driver's computer, which writes the tables in its own process."""
+
+    def record(self, directory: str, origin: Origin) -> Reply:
+        """Write the tables of the ended simulation; the reply has no rows."""
+        Recorder(directory).write(self._cell.id, self.rows().rows, origin)
+        return Reply()

@@ -17,6 +17,7 @@ import driver_factory
 import numpy as np
 import pytest
 from documents_factory import SHARING, TINY
+from whole_cells_factory import RecordingCells, WholeCells
 
 import driftlab
 from driftlab.platform.lab.cells import cells_of
@@ -307,7 +308,8 @@ class TestFailure:
         assert "no_custom" in output
         assert f"report  {tmp_path / 'out' / 'report.html'}" in output
 
-    def test_a_failed_write_fails_its_cell_and_the_run_continues(self, tmp_path, monkeypatch):
+    @pytest.mark.parametrize("open_backend", [InlineBackend, WholeCells, RecordingCells])
+    def test_a_failed_write_fails_its_cell_and_the_run_continues(self, tmp_path, monkeypatch, open_backend):
         from driftlab.platform.results.tables import recorder
 
         write = recorder.write_table
@@ -318,7 +320,7 @@ class TestFailure:
             write(table, file)
 
         monkeypatch.setattr(recorder, "write_table", full)
-        outcome = run(DOCUMENT, out=tmp_path / "full")
+        outcome = run(DOCUMENT, out=tmp_path / "full", open_backend=open_backend)
         ((cell, reason),) = outcome.failed
         assert cell == CELLS[1]
         assert "No space left on device" in reason

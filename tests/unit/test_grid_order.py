@@ -56,6 +56,17 @@ def test_every_cell_is_taken_once_for_any_order_of_threads():
 def test_a_fast_cell_reports_less_often_and_at_its_end(monkeypatch, step_s, reported):
     clock = itertools.count()
     monkeypatch.setattr(grid.time, "monotonic", lambda: next(clock) * step_s)
-    session = SimpleNamespace(call=lambda node, verb, until_s: until_s, result=lambda job: job)
-    times_s = [float(number) for number in range(1, 11)]
-    assert list(grid._advanced(session, NodeId("cell", "one"), times_s)) == reported
+    session = SimpleNamespace(call=lambda node, *call: call)
+    calls = list(grid._calls(session, NodeId("cell", "one"), [float(number) for number in range(1, 11)], ("rows",)))
+    assert calls == [*(("advance", time_s) for time_s in reported), ("rows",)]
+
+
+def test_a_process_has_its_next_call_before_the_driver_waits_for_the_reply_to_the_last_one():
+    started = []
+
+    def jobs():
+        for number in range(4):
+            started.append(number)
+            yield number
+
+    assert [(job, started[-1]) for job in grid._started_ahead(jobs())] == [(0, 1), (1, 2), (2, 3), (3, 3)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from documents_factory import TINY
-from whole_cells_factory import WholeCells
+from whole_cells_factory import RecordingCells
 
 from driftlab.platform.lab import grid, parts
 from driftlab.platform.lab.cells import cells_of
@@ -67,7 +67,7 @@ def test_parts_have_the_rows_of_the_undivided_fleet_on_every_backend(tmp_path, m
     monkeypatch.setattr(parts, "PART_DEVICES", 2)
     work = Work(), Work()
     inline = run(FIVE, out=tmp_path / "inline", progress=work[0])
-    apart = run(FIVE, out=tmp_path / "apart", progress=work[1], open_backend=WholeCells)
+    apart = run(FIVE, out=tmp_path / "apart", progress=work[1], open_backend=RecordingCells)
     assert differences(inline.directory, apart.directory) == []
     assert work[0].done_s == pytest.approx(work[1].done_s)
     before, after = open_run(whole.directory), open_run(inline.directory)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from documents_factory import TINY
-from whole_cells_factory import WholeCells
+from whole_cells_factory import RecordingCells, WholeCells
 
 from driftlab.errors import RequestError, RunError
 from driftlab.platform.core.plugins import find_class, install_finder
@@ -110,7 +110,8 @@ def test_the_file_of_a_member_is_carried_to_computers_without_it(tmp_path):
 
 
 @pytest.mark.slow
-def test_whole_cells_have_the_tables_of_separate_nodes(tmp_path):
+@pytest.mark.parametrize("open_backend", [WholeCells, RecordingCells])
+def test_whole_cells_have_the_tables_of_separate_nodes(tmp_path, open_backend):
     """Also a failed one, and the progress adds up to the same work."""
     (tmp_path / "broken.py").write_text(BROKEN)
     fails = {"name": "fails", "streaming": {"name": f"{tmp_path / 'broken.py'}:Broken"}, "adaptation": "distill"}
@@ -121,7 +122,7 @@ def test_whole_cells_have_the_tables_of_separate_nodes(tmp_path):
     }
     work = Work(), Work()
     separate = run(document, out=tmp_path / "separate", progress=work[0])
-    whole = run(document, out=tmp_path / "whole", progress=work[1], open_backend=WholeCells)
+    whole = run(document, out=tmp_path / "whole", progress=work[1], open_backend=open_backend)
     assert differences(separate.directory, whole.directory) == []
     assert separate.failed == whole.failed
     assert [reason for _, reason in whole.failed] == ["ValueError: no plan"]
