@@ -73,7 +73,7 @@ def score_at_the_end(folder):
 
 def test_the_walk_through_works_as_written(served, tmp_path):
     """Run every command of the page with another folder, length, network size and frame size."""
-    here = {"http://127.0.0.1:8700": served[1], "TOKEN": enrolment_of(TOKEN), "120": "20"}
+    here = {"http://127.0.0.1:8700": served[1], "TOKEN": enrolment_of(TOKEN), "120": "30"}
     here |= {name: str(tmp_path / Path(name).name) for name in ("runs/field", "runs/lab")}
     here["runs/field/lab.yaml"] = str(tmp_path / "field/lab.yaml")
     names = []
@@ -88,7 +88,7 @@ def test_the_walk_through_works_as_written(served, tmp_path):
     assert names == ["serve", "serve", "device", "report", "run", "diff", "report"]
     run = open_run(tmp_path / "field")
     (row,) = run.frame("runs").to_dict("records")
-    assert (row["status"], row["frames"], row["streaming"]) == ("done", 80, "ams")
+    assert (row["status"], row["frames"], row["streaming"]) == ("done", 120, "ams")
     assert row["updates"] >= 1
     spec, alone = tmp_path / "field/spec.yaml", tmp_path / "unadapted"
     options = ["--system", "no_custom", "--set", "clock=virtual", "--backend", "inline", "--out", alone]
