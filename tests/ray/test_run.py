@@ -11,6 +11,7 @@ import pytest
 from documents_factory import LEARNING, NESTED, SHARING, TINY
 
 from driftlab.actors import faults
+from driftlab.actors.backend import RayBackend
 from driftlab.platform.lab.parts import PART_DEVICES
 from driftlab.platform.lab.seal import resume, run
 from driftlab.platform.results.tables.diff import differences
@@ -61,8 +62,12 @@ def references(documents, tmp_path_factory):
     return {name: run(document, out=folder / name).directory for name, document in every.items()}
 
 
-def test_killed_actors_of_every_kind_do_not_change_tables(spread, documents, references, tmp_path):
-    """Every device and application has a separate process, which is the hardest case."""
+def test_killed_actors_of_every_kind_do_not_change_tables(spread, documents, references, tmp_path, monkeypatch):
+    """Every device and application has a separate process, which is the hardest case.
+
+    Four cells at a time would start twice as many processes, which takes most of the processor time.
+    """
+    monkeypatch.setattr(RayBackend, "concurrency", 2)
     deadline = time.monotonic() + LIMIT_S
     with faults.kill_repeatedly(len(faults.EVERY_KIND), 1.0, seed=0) as killed:
         for number in itertools.count():
