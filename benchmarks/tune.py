@@ -30,7 +30,7 @@ from driftlab.platform.tune.session import begin_search
 from driftlab.platform.tune.study import Study
 from driftlab.platform.tune.trial import OnTrialEnd, TrialOutcome
 from driftlab.tune_spaces.catalogue import load
-from driftlab.tune_spaces.run import SearchPlace, run_session
+from driftlab.tune_spaces.run import SearchPlace, SearchRunner
 
 SEEDS, POINTS, LIMITS = 20, 10, {"evolution": 3000, "random": 10_000, "tpe": 500, "nsga2": 500}
 KNAPSACKS, ITEMS, TRIALS = 100, 12, 1000
@@ -140,8 +140,11 @@ def _tuned(
     """Run a search in a temporary folder; return its results and its seconds."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        with begin_search(load(space, overrides), Path(folder) / "search") as session:
-            run_session(session, SearchPlace(workers), on_end)
+        with (
+            begin_search(load(space, overrides), Path(folder) / "search") as session,
+            SearchRunner(SearchPlace(workers)) as on_ray,
+        ):
+            on_ray.run(session, on_end)
         return open_search(session.directory), time.perf_counter() - started
 
 

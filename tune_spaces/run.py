@@ -7,6 +7,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,19 +59,33 @@ class SearchPlace:
     go_on: str = ""
 
 
-def run_session(
-    session: TuneSession, place: SearchPlace, on_end: OnTrialEnd, callbacks: Sequence[tune.Callback] = ()
-) -> None:
-    """Run the remaining trials of a session; start Ray for it and stop Ray at the end."""
-    if session.over:
-        return
-    portable.check(session.document.portable)
-    os.environ.update(QUIET)
-    cluster = connect(ClusterConfig(address=place.address, workers=place.workers, go_on=place.go_on))
-    try:
-        cluster.run(lambda: _fit(session, cluster, place, on_end, callbacks))
-    finally:
-        cluster.close()
+class SearchRunner:
+    """Runs searches on one Ray, which starts for the first that has trials left and stops at the end of the block."""
+
+    def __init__(self, place: SearchPlace) -> None:
+        self.place, self._open = place, ExitStack()
+        self._cluster: Cluster | None = None
+
+    def __enter__(self) -> SearchRunner:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+    def run(self, session: TuneSession, on_end: OnTrialEnd, callbacks: Sequence[tune.Callback] = ()) -> None:
+        """Run the remaining trials of a session."""
+        if session.over:
+            return
+        portable.check(session.document.portable)
+        cluster = self._cluster = self._cluster or self._connect()
+        cluster.run(lambda: _fit(session, cluster, self.place, on_end, callbacks))
+
+    def _connect(self) -> Cluster:
+        os.environ.update(QUIET)
+        place = self.place
+        cluster = connect(ClusterConfig(address=place.address, workers=place.workers, go_on=place.go_on))
+        self._open.callback(cluster.close)
+        return cluster
 
 
 def _fit(
@@ -111,8 +126,8 @@ def trial_resources(experiment: Mapping[str, Any], gpus: float, workers: int) ->
 
 
 def _storage(session: TuneSession, cluster: Cluster, callbacks: Sequence[tune.Callback]) -> Path:
-    """Return Ray Tune's folder: temporary, or with loggers in the folder of the search."""
-    folder = session.directory if callbacks or cluster.folder is None else cluster.folder
+    """Return Ray Tune's folder: temporary, or with loggers in the folder of the search; another for each search."""
+    folder = session.directory if callbacks or cluster.folder is None else cluster.folder / session.directory.name
     return folder / "tune"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from driftlab.platform.tune.document import SpaceDocument
     from driftlab.platform.tune.equal import Searches
     from driftlab.platform.tune.session import TuneSession
+    from driftlab.tune_spaces.run import SearchRunner
 
 SpaceName = Annotated[str | None, typer.Argument(metavar="SPACE|FILE.yaml", show_default=False)]
 Equal = Annotated[
@@ -123,8 +124,8 @@ def _start(document: SpaceDocument, out: Path | None, runner: _TrialRunner, as_j
 
     restart(document.portable)
     _warn_of_idle_defaults(document)
-    with begin_search(document, out) as session:
-        _work(session, runner, session.directory)
+    with begin_search(document, out) as session, _on_ray(runner, session.directory) as on_ray:
+        _work(session, on_ray, runner.log)
     _conclude(session.directory, as_json)
 
 
@@ -147,7 +148,8 @@ def _resume(path: Path, runner: _TrialRunner, as_json: bool) -> None:
         return
     with continue_search(path) as session:
         restart(session.document.portable)
-        _work(session, runner, session.directory)
+        with _on_ray(runner, session.directory) as on_ray:
+            _work(session, on_ray, runner.log)
     _conclude(session.directory, as_json)
 
 
@@ -158,34 +160,40 @@ def _work_each(directory: Path, searches: Searches, runner: _TrialRunner, as_jso
     from driftlab.platform.tune.equal import search_of, write_tuned
 
     files: dict[str, Path | None] = {}
-    with locked(directory):
+    with locked(directory), _on_ray(runner, directory) as on_ray:
         for name, document in searches.items():
             if document is None:
                 continue
             print_note(f"system {name}")
             with search_of(directory, name, document) as session:
-                _work(session, runner, directory)
+                _work(session, on_ray, runner.log)
             write_report(session.directory)
             files[name] = write_tuned(directory, name)
     _conclude_each(directory, searches, files, as_json)
 
 
-def _work(session: TuneSession, runner: _TrialRunner, folder: Path) -> None:
+def _on_ray(runner: _TrialRunner, folder: Path) -> SearchRunner:
+    """Return what runs the searches of a folder; it starts Ray for the first that has trials left."""
+    from driftlab.tune_spaces.run import SearchPlace, SearchRunner
+
+    go_on = f"To go on: {as_typed('driftlab', 'tune', '--resume', folder)}"
+    return SearchRunner(SearchPlace(runner.workers, runner.address, go_on))
+
+
+def _work(session: TuneSession, on_ray: SearchRunner, log: Sequence[str]) -> None:
     """Run the remaining trials; print the command that resumes the search if it is interrupted."""
     from driftlab.cli.trials import shown_trials
     from driftlab.platform.sim.host import in_batch
     from driftlab.tune_spaces.loggers import loggers_of
-    from driftlab.tune_spaces.run import SearchPlace, run_session
 
-    callbacks = loggers_of(runner.log, session.directory)
-    go_on = f"To go on: {as_typed('driftlab', 'tune', '--resume', folder)}"
+    callbacks = loggers_of(log, session.directory)
     try:
         with shown_trials(session) as on_end, in_batch():
-            run_session(session, SearchPlace(runner.workers, runner.address, go_on), on_end, callbacks)
+            on_ray.run(session, on_end, callbacks)
     except (RequestError, BackendLost):  # its message has the command already
         raise
     except BaseException:
-        print_note(go_on)
+        print_note(on_ray.place.go_on)
         raise
 
 

@@ -22,7 +22,7 @@ from driftlab.platform.tune.session import begin_search, continue_search
 from driftlab.platform.tune.trial import WarmBackend, outcomes
 from driftlab.tune_spaces.catalogue import load_equal
 from driftlab.tune_spaces.loggers import loggers_of
-from driftlab.tune_spaces.run import SearchPlace, run_session
+from driftlab.tune_spaces.run import SearchPlace, SearchRunner
 
 pytestmark = pytest.mark.ray
 LIMIT_S = 200
@@ -30,8 +30,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def searched(folder, document, workers, callbacks=()):
-    with begin_search(document, folder) as session:
-        run_session(session, SearchPlace(workers), lambda assignment, outcome: None, callbacks)
+    with begin_search(document, folder) as session, SearchRunner(SearchPlace(workers)) as on_ray:
+        on_ray.run(session, lambda assignment, outcome: None, callbacks)
         assert session.over
     return open_run(session.directory)
 
@@ -166,7 +166,7 @@ def test_equal_searches_that_are_killed_resume_with_the_same_trials(tmp_path, no
     wait_for_trials(driver, folder / "onda", 1)
     driver.kill()
     driver.communicate(timeout=LIMIT_S)
-    resume = [sys.executable, "-m", "driftlab", "tune", "--resume", str(folder)]
+    resume = [sys.executable, "-m", "driftlab", "tune", "--resume", str(folder), "--workers", "1"]
     printed = subprocess.check_output(resume, cwd=ROOT, text=True, timeout=LIMIT_S)
     assert "onda    2 " in printed and "tent    2 " in printed
     for name, document in searches.items():
