@@ -60,7 +60,10 @@ class SearchPlace:
 
 
 class SearchRunner:
-    """Runs searches on one Ray, which starts for the first that has trials left and stops at the end of the block."""
+    """Runs several searches on one Ray.
+
+    Ray starts for the first search that has trials left, and stops at the end of the block.
+    """
 
     def __init__(self, place: SearchPlace) -> None:
         self.place, self._open = place, ExitStack()
@@ -126,7 +129,7 @@ def trial_resources(experiment: Mapping[str, Any], gpus: float, workers: int) ->
 
 
 def _storage(session: TuneSession, cluster: Cluster, callbacks: Sequence[tune.Callback]) -> Path:
-    """Return Ray Tune's folder: temporary, or with loggers in the folder of the search; another for each search."""
+    """Return the search's own folder of Ray Tune: temporary, or with loggers in the folder of the search."""
     folder = session.directory if callbacks or cluster.folder is None else cluster.folder / session.directory.name
     return folder / "tune"
 

@@ -173,7 +173,7 @@ def _work_each(directory: Path, searches: Searches, runner: _TrialRunner, as_jso
 
 
 def _on_ray(runner: _TrialRunner, folder: Path) -> SearchRunner:
-    """Return what runs the searches of a folder; it starts Ray for the first that has trials left."""
+    """Return the runner of a folder's searches."""
     from driftlab.tune_spaces.run import SearchPlace, SearchRunner
 
     go_on = f"To go on: {as_typed('driftlab', 'tune', '--resume', folder)}"
