@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from _shared import options_of, report
 
+from driftlab.actors.cluster import ClusterConfig
 from driftlab.platform.core.space import Constraint, Objective, OneOf, SearchProblem, Space, hypervolume
 from driftlab.platform.results import stats
 from driftlab.platform.results.relations.searches import SearchResults, open_search
@@ -30,7 +31,7 @@ from driftlab.platform.tune.session import begin_search
 from driftlab.platform.tune.study import Study
 from driftlab.platform.tune.trial import OnTrialEnd, TrialOutcome
 from driftlab.tune_spaces.catalogue import load
-from driftlab.tune_spaces.run import SearchPlace, SearchRunner
+from driftlab.tune_spaces.run import SearchRunner
 
 SEEDS, POINTS, LIMITS = 20, 10, {"evolution": 3000, "random": 10_000, "tpe": 500, "nsga2": 500}
 KNAPSACKS, ITEMS, TRIALS = 100, 12, 1000
@@ -142,7 +143,7 @@ def _tuned(
     with tempfile.TemporaryDirectory() as folder:
         with (
             begin_search(load(space, overrides), Path(folder) / "search") as session,
-            SearchRunner(SearchPlace(workers)) as on_ray,
+            SearchRunner(ClusterConfig(workers=workers)) as on_ray,
         ):
             on_ray.run(session, on_end)
         return open_search(session.directory), time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""Run a session with Ray Tune: on this machine or a cluster, quietly, until every trial has its row."""
+"""Run searches with Ray Tune: on this machine or a cluster, quietly, until every trial has its row."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,52 +49,40 @@ QUIET = {
 }
 
 
-@dataclass(frozen=True)
-class SearchPlace:
-    """Where trials run, and how many at once."""
-
-    workers: int | None = None
-    address: str | None = None
-    go_on: str = ""
-
-
 class SearchRunner:
     """Runs several searches on one Ray.
 
     Ray starts for the first search that has trials left, and stops at the end of the block.
     """
 
-    def __init__(self, place: SearchPlace) -> None:
-        self.place, self._open = place, ExitStack()
+    def __init__(self, config: ClusterConfig) -> None:
+        self.config = config
         self._cluster: Cluster | None = None
 
     def __enter__(self) -> SearchRunner:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._open.close()
+        if self._cluster is not None:
+            self._cluster.close()
 
     def run(self, session: TuneSession, on_end: OnTrialEnd, callbacks: Sequence[tune.Callback] = ()) -> None:
         """Run the remaining trials of a session."""
         if session.over:
             return
         portable.check(session.document.portable)
-        cluster = self._cluster = self._cluster or self._connect()
-        cluster.run(lambda: _fit(session, cluster, self.place, on_end, callbacks))
-
-    def _connect(self) -> Cluster:
-        os.environ.update(QUIET)
-        place = self.place
-        cluster = connect(ClusterConfig(address=place.address, workers=place.workers, go_on=place.go_on))
-        self._open.callback(cluster.close)
-        return cluster
+        if self._cluster is None:
+            os.environ.update(QUIET)
+            self._cluster = connect(self.config)
+        cluster = self._cluster
+        workers = min(self.config.workers or cluster.cpus, cluster.cpus)
+        cluster.run(lambda: _fit(session, cluster, workers, on_end, callbacks))
 
 
 def _fit(
-    session: TuneSession, cluster: Cluster, place: SearchPlace, on_end: OnTrialEnd, callbacks: Sequence[tune.Callback]
+    session: TuneSession, cluster: Cluster, workers: int, on_end: OnTrialEnd, callbacks: Sequence[tune.Callback]
 ) -> None:
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a trial that fails is a row
-    workers = min(place.workers or cluster.cpus, cluster.cpus)
     trainable = tune.with_parameters(TrialTrainable, experiment=session.document.experiment)
     tune.Tuner(
         tune.with_resources(trainable, trial_resources(session.document.experiment, cluster.gpus, workers)),

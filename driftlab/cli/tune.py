@@ -174,10 +174,11 @@ def _work_each(directory: Path, searches: Searches, runner: _TrialRunner, as_jso
 
 def _on_ray(runner: _TrialRunner, folder: Path) -> SearchRunner:
     """Return the runner of a folder's searches."""
-    from driftlab.tune_spaces.run import SearchPlace, SearchRunner
+    from driftlab.actors.cluster import ClusterConfig
+    from driftlab.tune_spaces.run import SearchRunner
 
     go_on = f"To go on: {as_typed('driftlab', 'tune', '--resume', folder)}"
-    return SearchRunner(SearchPlace(runner.workers, runner.address, go_on))
+    return SearchRunner(ClusterConfig(address=runner.address, workers=runner.workers, go_on=go_on))
 
 
 def _work(session: TuneSession, on_ray: SearchRunner, log: Sequence[str]) -> None:
@@ -193,7 +194,7 @@ def _work(session: TuneSession, on_ray: SearchRunner, log: Sequence[str]) -> Non
     except (RequestError, BackendLost):  # its message has the command already
         raise
     except BaseException:
-        print_note(on_ray.place.go_on)
+        print_note(on_ray.config.go_on)
         raise
 
 

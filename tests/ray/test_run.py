@@ -65,7 +65,7 @@ def references(documents, tmp_path_factory):
 def test_killed_actors_of_every_kind_do_not_change_tables(spread, documents, references, tmp_path, monkeypatch):
     """Every device and application has a separate process, which is the hardest case.
 
-    Four cells at a time would start twice as many processes, which takes most of the processor time.
+    Two cells run at a time: four would start twice as many processes, and their imports take most of the test's time.
     """
     monkeypatch.setattr(RayBackend, "concurrency", 2)
     deadline = time.monotonic() + LIMIT_S

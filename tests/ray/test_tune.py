@@ -15,6 +15,7 @@ import pytest
 import tuning_factory as factory
 import yaml
 
+from driftlab.actors.cluster import ClusterConfig
 from driftlab.platform.lab.tuned import read_tuned
 from driftlab.platform.results.relations.searches import open_search
 from driftlab.platform.results.tables.read import open_run
@@ -22,7 +23,7 @@ from driftlab.platform.tune.session import begin_search, continue_search
 from driftlab.platform.tune.trial import WarmBackend, outcomes
 from driftlab.tune_spaces.catalogue import load_equal
 from driftlab.tune_spaces.loggers import loggers_of
-from driftlab.tune_spaces.run import SearchPlace, SearchRunner
+from driftlab.tune_spaces.run import SearchRunner
 
 pytestmark = pytest.mark.ray
 LIMIT_S = 200
@@ -30,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def searched(folder, document, workers, callbacks=()):
-    with begin_search(document, folder) as session, SearchRunner(SearchPlace(workers)) as on_ray:
+    with begin_search(document, folder) as session, SearchRunner(ClusterConfig(workers=workers)) as on_ray:
         on_ray.run(session, lambda assignment, outcome: None, callbacks)
         assert session.over
     return open_run(session.directory)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from driftlab.actors.cluster import ClusterConfig
 from driftlab.tune_spaces import run
 
 
@@ -13,7 +14,7 @@ from driftlab.tune_spaces import run
 def steps(monkeypatch):
     """The starts and stops of Ray, and the searches between them."""
     found = []
-    cluster = SimpleNamespace(run=lambda call: call(), close=lambda: found.append("stop"))
+    cluster = SimpleNamespace(cpus=2, run=lambda call: call(), close=lambda: found.append("stop"))
     monkeypatch.setattr(run, "connect", lambda config: found.append("start") or cluster)
     monkeypatch.setattr(run, "_fit", lambda session, *rest: found.append(session.name))
     return found
@@ -24,14 +25,14 @@ def search(name, *, over=False):
 
 
 def test_searches_share_one_ray(steps):
-    with run.SearchRunner(run.SearchPlace()) as on_ray:
+    with run.SearchRunner(ClusterConfig()) as on_ray:
         for one in (search("done", over=True), search("tent"), search("onda")):
             on_ray.run(one, print)
     assert steps == ["start", "tent", "onda", "stop"]
 
 
 def test_finished_searches_start_no_ray(steps):
-    with run.SearchRunner(run.SearchPlace()) as on_ray:
+    with run.SearchRunner(ClusterConfig()) as on_ray:
         on_ray.run(search("done", over=True), print)
     assert steps == []
 
@@ -41,6 +42,6 @@ def test_ray_stops_after_an_error(steps, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run, "_fit", broken)
-    with pytest.raises(KeyboardInterrupt), run.SearchRunner(run.SearchPlace()) as on_ray:
+    with pytest.raises(KeyboardInterrupt), run.SearchRunner(ClusterConfig()) as on_ray:
         on_ray.run(search("tent"), print)
     assert steps == ["start", "stop"]
