@@ -13,13 +13,13 @@ from quick_factory import QUICK
 
 from driftlab.platform.core.system_table import SYSTEMS
 from driftlab.platform.core.systems import System
-from driftlab.platform.lab.contract import POISON_S, world_of
+from driftlab.platform.lab.contract import world_of
 from driftlab.platform.lab.poison import ENDS, past_of, poisoned
 from driftlab.platform.lab.seal import run
 from driftlab.platform.results.tables.diff import table_differences
 from driftlab.platform.results.tables.read import Run, open_run
 
-FPS, LENGTH_S = 4.0, 9.0  # the poison begins at 7.7 s
+FPS, LENGTH_S, POISON_S = 4.0, 7.0, 5.7
 WORLD = world_of(FPS)
 
 

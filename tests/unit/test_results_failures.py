@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +36,7 @@ systems: [no_custom, {name: broken, adaptation: {name: "broken.py:Broken", strea
 student: {network: tiny_classifier, pretrain_steps: 1}
 workloads: [{name: signs/town, duration_s: 5, fps: 4, height: 24, width: 24}]
 """
+FILLED = ("runs", "frames", "transfers", "updates", "devices", "snapshots")  # of the run that loses a table
 
 
 def tables(batches: list[tuple[str, str | None]], rounds: list[tuple[str, str | None, float | None]] = ()) -> Made:
@@ -172,8 +172,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return factory.make_run(folder, systems=systems, workloads=workloads, seeds=(0,), duration_s=20.0)
 
 
+def test_the_tables_with_rows_are_known(whole: Path):
+    run = open_run(whole)
+    assert [name for name in TABLES if len(run.table(name))] == list(FILLED)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name, damage", [*itertools.product(TABLES, ("missing", "empty")), ("frames", "unreadable")])
+@pytest.mark.parametrize(
+    "name, damage",
+    [*((name, "missing") for name in TABLES), *((name, "empty") for name in FILLED), ("frames", "unreadable")],
+)
 def test_a_report_without_one_table_opens_and_names_it(whole: Path, tmp_path: Path, name: str, damage: str):
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     for file in files_of(run / "tables", name):
