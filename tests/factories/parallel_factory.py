@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from xdist.scheduler import LoadGroupScheduling
@@ -36,12 +37,26 @@ class FileScheduling(LoadGroupScheduling):
 
     def _reschedule(self, node: WorkerController) -> None:
         """Send two tests at least, or the end: a worker begins a test when it has received the next one."""
-        if node not in self.registered_collections:  # it is still collecting
+        if node not in self.registered_collections or node.shutting_down:  # it is still collecting, or ends
+            return
+        if self._is_one_too_many(node):
+            node.shutdown()
             return
         super()._reschedule(node)
         if self._pending_of(self.assigned_work[node]) < 2:
             super()._reschedule(node)
 
+    def _is_one_too_many(self, node: WorkerController) -> bool:
+        """Return whether a worker has waited for Ray and the others fill the processors: one more slows them all."""
+        active = [one for one in self.assigned_work if not one.shutting_down]
+        work = self.assigned_work[node]
+        ends_group = any(map(_is_group, work)) and self._pending_of(work) <= 2
+        return ends_group and not any(map(_is_group, self.workqueue)) and len(active) > (os.cpu_count() or 1)
+
     def _split_scope(self, nodeid: str) -> str:
         group = super()._split_scope(nodeid)
         return nodeid.partition("::")[0] if group == nodeid else group
+
+
+def _is_group(scope: str) -> bool:
+    return not scope.endswith(".py")
