@@ -158,7 +158,7 @@ def _no_ray(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def _group(item: pytest.Item) -> str:
-    return "ray" if _folder(item) == "ray" else "serve"
+    return "ray" if _folder(item) == "ray" else "serve"  # see RAY_GROUPS of parallel_factory
 
 
 def _folder(item: pytest.Item) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import gc
 import os
 import random
 import shutil
@@ -74,6 +75,7 @@ def run(arguments: Sequence[str], limit_s: float, *, silent: bool = True) -> int
     if not child:
         import pytest
 
+        gc.freeze()  # a search for garbage among the objects of the parent would copy all of its memory
         os.setsid()
         if silent:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

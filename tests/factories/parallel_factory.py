@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from xdist.scheduler import LoadGroupScheduling
 from xdist.workermanage import WorkerController
 
+RAY_GROUPS = {"ray", "serve"}  # whose worker waits for much of its time
+
 
 class FileScheduling(LoadGroupScheduling):
     """Gives the tests of a group, or of a file, to one worker; a test whose worker dies is not run again."""
@@ -47,16 +49,12 @@ class FileScheduling(LoadGroupScheduling):
             super()._reschedule(node)
 
     def _is_one_too_many(self, node: WorkerController) -> bool:
-        """Return whether a worker has waited for Ray and the others fill the processors: one more slows them all."""
+        """Return whether a worker ends its tests of Ray and the others fill the processors."""
         active = [one for one in self.assigned_work if not one.shutting_down]
         work = self.assigned_work[node]
-        ends_group = any(map(_is_group, work)) and self._pending_of(work) <= 2
-        return ends_group and not any(map(_is_group, self.workqueue)) and len(active) > (os.cpu_count() or 1)
+        ends = bool(RAY_GROUPS & work.keys()) and self._pending_of(work) <= 2
+        return ends and not RAY_GROUPS & self.workqueue.keys() and len(active) > (os.cpu_count() or 1)
 
     def _split_scope(self, nodeid: str) -> str:
         group = super()._split_scope(nodeid)
         return nodeid.partition("::")[0] if group == nodeid else group
-
-
-def _is_group(scope: str) -> bool:
-    return not scope.endswith(".py")

@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 from parallel_factory import FileScheduling
 
-TESTS = ["tests/ray/test_a.py::one@ray", *(f"tests/unit/test_{name}.py::{n}" for name in "abcde" for n in range(3))]
+TESTS = [
+    "tests/ray/test_a.py::one@ray",
+    "tests/unit/test_f.py::one@experiment-a",
+    *(f"tests/unit/test_{name}.py::{n}" for name in "abcde" for n in range(3)),
+]
 
 
 class Worker:
@@ -31,7 +35,7 @@ class Worker:
 
 
 def run_all(count: int) -> dict[str, list[str]]:
-    """Let workers run a test each in turn, and return what each has run."""
+    """Return the tests that each worker runs, in turn."""
     options = SimpleNamespace(loadscopereorder=False)
     config: Any = SimpleNamespace(getvalue=lambda name: ["popen"] * count, option=options)
     scheduling = FileScheduling(config)
