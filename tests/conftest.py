@@ -28,7 +28,7 @@ runpy.run_path(str(STUBS / "sitecustomize.py"))
 WITHOUT_RAY = ("unit", "contract")
 FAST = ("arch", "unit")
 SHARED = ("backend", "packed")  # backends that several tests use, one after another
-FIRST = ("ray", "e2e", "serve", "arch", "contract", "unit")  # long ones first; servers when clusters were found
+FIRST = ("ray", "serve", "waits", "e2e", "arch", "contract", "unit")  # long ones, and those that wait
 LATE_S = 0.5  # of processor time: more than the limit of the mark, since two measurements never agree
 WITHOUT_RAY_NICE = 5  # tests of Ray take longest and run on one worker, so the others make way
 _CACHE, _MADE_WAY = pytest.StashKey[str](), pytest.StashKey[bool]()
@@ -78,8 +78,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def place(item: pytest.Item) -> tuple[int, int]:
         used = [number for number, name in enumerate(SHARED) if name in getattr(item, "fixturenames", ())]
-        folder = _folder(item) if item.get_closest_marker("ray") is None else _group(item)
-        return order.get(folder, len(order)), min(used, default=len(SHARED))
+        kind = "waits" if item.get_closest_marker("waits") is not None else _folder(item)
+        kind = kind if item.get_closest_marker("ray") is None else _group(item)
+        return order.get(kind, len(order)), min(used, default=len(SHARED))
 
     items.sort(key=place)
 

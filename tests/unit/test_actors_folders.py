@@ -14,6 +14,8 @@ import pytest
 from driftlab.actors import folders, watchdog
 from driftlab.errors import RequestError
 
+pytestmark = pytest.mark.waits
+
 HOLD = (
     "import sys, tempfile\nfrom driftlab.actors import folders\ntempfile.tempdir = sys.argv[1]\n"
     "print(folders.open_folder().path, flush=True)\nsys.stdin.read()\n"

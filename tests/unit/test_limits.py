@@ -16,6 +16,8 @@ from driftlab.platform.core.limits import TookTooLong, limited, time_limit
 from driftlab.platform.core.registry import Member
 from driftlab.platform.lab.seal import run
 
+pytestmark = pytest.mark.waits
+
 OWN = """
 import time
 from dataclasses import dataclass

@@ -17,6 +17,8 @@ from driftlab.serve_apps import http_server
 from driftlab.serve_apps.guard import AccessMiddleware
 from driftlab.serve_apps.http_server import HttpServer, ServerAddress, UnknownConnections, listener_of
 
+pytestmark = pytest.mark.waits
+
 
 async def app(scope, receive, send):
     await send({"type": "http.response.start", "status": 204, "headers": []})

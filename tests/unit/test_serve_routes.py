@@ -23,6 +23,8 @@ from driftlab.platform.streaming.wire.samples import pack
 from driftlab.serve_apps.quotas import Limits
 from driftlab.serve_apps.tokens import enrolment_of
 
+pytestmark = pytest.mark.waits
+
 LIMITS = Limits(
     max_sessions=2, body_bytes=160_000, image_bytes=160_000, wrong_tokens=1e6, resyncs=0.01, sockets=1, openings=0.01
 )
