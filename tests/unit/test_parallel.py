@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from parallel_factory import FileScheduling
 
-TESTS = [
-    "tests/ray/test_a.py::one@ray",
+OTHERS = [
     "tests/unit/test_f.py::one@experiment-a",
-    *(f"tests/unit/test_{name}.py::{n}" for name in "abcde" for n in range(3)),
+    *(f"tests/unit/test_{name}.py::{n}" for name in "abcdeghi" for n in range(3)),
 ]
 
 
@@ -34,30 +33,39 @@ class Worker:
         self.shutting_down = True
 
 
-def run_all(count: int) -> dict[str, list[str]]:
-    """Return the tests that each worker runs, in turn."""
+def run_all(tests: list[str]) -> list[list[str]]:
+    """Return the tests that each of three workers runs, in turn."""
+    count = 3
     options = SimpleNamespace(loadscopereorder=False)
     config: Any = SimpleNamespace(getvalue=lambda name: ["popen"] * count, option=options)
     scheduling = FileScheduling(config)
     workers: Any = [Worker(f"gw{number}") for number in range(count)]
-    ran: dict[str, list[str]] = {worker.gateway.id: [] for worker in workers}
+    ran: dict[Any, list[str]] = {worker: [] for worker in workers}
     for worker in workers:
         scheduling.add_node(worker)
-        scheduling.add_node_collection(worker, TESTS)
+        scheduling.add_node_collection(worker, tests)
     scheduling.schedule()
     while any(worker.waiting for worker in workers):
         for worker in [one for one in workers if one.waiting]:
             index = worker.waiting.pop(0)
-            ran[worker.gateway.id].append(TESTS[index])
+            ran[worker].append(tests[index])
             scheduling.mark_test_complete(worker, index)
     assert all(worker.shutting_down for worker in workers)
-    assert sorted(chain(*ran.values())) == sorted(TESTS)
-    return ran
+    assert sorted(chain(*ran.values())) == sorted(tests)
+    return list(ran.values())
 
 
 @pytest.mark.parametrize("processors", [2, 8])
 def test_the_worker_of_ray_ends_with_its_tests_where_the_others_fill_the_processors(monkeypatch, processors):
     monkeypatch.setattr("os.cpu_count", lambda: processors)
-    ran = run_all(3)
-    (own,) = [tests for tests in ran.values() if any("@ray" in test for test in tests)]
+    (own,) = [tests for tests in run_all(["tests/ray/test_a.py::one@ray", *OTHERS]) if "@ray" in tests[0]]
     assert (len(own) == 1) == (processors == 2)
+
+
+def test_it_goes_on_while_another_one_waits_for_ray(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    clusters = [f"tests/ray/test_a.py::{n}@ray" for n in range(7)]
+    found = run_all([*clusters, "tests/serve/test_a.py::one@serve", *OTHERS])
+    assert clusters in found
+    (served,) = [tests for tests in found if "@serve" in tests[0]]
+    assert len(served) > 7
