@@ -1,8 +1,8 @@
 # Everything starts from a bare Python 3.10 or newer:  make demo  or  make test  sets up whatever it needs.
 SHELL := /bin/bash
 PYTHON ?= python3
-# One of them waits for Ray for much of its time, so there is one more than processors to keep busy.
-WORKERS ?= 3
+# Two of them wait for Ray for much of their time, and end after it if the others keep the processors busy.
+WORKERS ?= 4
 FAST_WORKERS ?= 2
 VENV := .venv
 PY := $(VENV)/bin/python

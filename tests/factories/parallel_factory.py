@@ -49,16 +49,17 @@ class FileScheduling(LoadGroupScheduling):
             super()._reschedule(node)
 
     def _is_one_too_many(self, node: WorkerController) -> bool:
-        """Return whether a worker ends its tests of Ray, no other has any, and the others fill the processors."""
-        active = [one for one in self.assigned_work if not one.shutting_down]
-        waits = [one for one in active if self._waits(self.assigned_work[one])]
+        """Return whether a worker ends its tests of Ray while others keep the processors busy."""
         own = self.assigned_work[node]
-        ends = bool(RAY_GROUPS & own.keys()) and self._pending_of(own) <= 2 and waits in ([], [node])
-        return ends and not RAY_GROUPS & self.workqueue.keys() and len(active) > (os.cpu_count() or 1)
-
-    def _waits(self, work: dict[str, dict[str, bool]]) -> bool:
-        return any(not all(tests.values()) for scope, tests in work.items() if scope in RAY_GROUPS)
+        if not RAY_GROUPS & own.keys() or RAY_GROUPS & self.workqueue.keys() or self._pending_of(own) > 2:
+            return False
+        others = [work for one, work in self.assigned_work.items() if one is not node and not one.shutting_down]
+        return sum(not _waits(work) for work in others) >= (os.cpu_count() or 1)
 
     def _split_scope(self, nodeid: str) -> str:
         group = super()._split_scope(nodeid)
         return nodeid.partition("::")[0] if group == nodeid else group
+
+
+def _waits(work: dict[str, dict[str, bool]]) -> bool:
+    return any(not all(tests.values()) for scope, tests in work.items() if scope in RAY_GROUPS)
