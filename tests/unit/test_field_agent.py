@@ -36,8 +36,6 @@ from driftlab.platform.results.tables.read import open_run, read_info
 from driftlab.platform.results.tables.schema import TABLES
 from driftlab.serve_apps.tokens import enrolment_of
 
-pytestmark = pytest.mark.waits
-
 FPS = 4
 OUTAGE_S = (3.0, 5.0)  # stream times between which the server is stopped
 

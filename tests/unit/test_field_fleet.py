@@ -18,8 +18,6 @@ from driftlab.platform.field.client import Client
 from driftlab.platform.field.fleet import Fleet
 from driftlab.platform.field.request import parse_session_request
 
-pytestmark = pytest.mark.waits
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):

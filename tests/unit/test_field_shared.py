@@ -40,8 +40,6 @@ from driftlab.platform.sim.inline import InlineSession
 from driftlab.platform.sim.ledger import Account
 from driftlab.platform.world import measured
 
-pytestmark = pytest.mark.waits
-
 PHASE_S = 10.0
 STREAM = {"name": "signs/depot", "duration_s": 15.0, "fps": 10.0, "height": 48, "width": 64}
 SETTINGS = AppSettings(SYSTEM, STREAM, {"network": "wide_classifier", "pretrain_steps": 0}, window_s=0.5)
