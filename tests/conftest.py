@@ -66,8 +66,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the tests of Ray, on one worker; keep all others that start Ray on another one.
 
-    Clusters wait as long as they compute, so two of them fill two cores. Long files come before short ones: workers
-    end together.
+    Both workers often wait, so others run at the same time, first the tests that wait too. Long files come before
+    short ones: workers end together.
     """
     for item in items:
         if _folder(item) in ("ray", "serve"):

@@ -19,7 +19,7 @@ from driftlab.platform.lab.seal import run
 from driftlab.platform.results.tables.diff import table_differences
 from driftlab.platform.results.tables.read import Run, open_run
 
-FPS, LENGTH_S, POISON_S = 4.0, 7.0, 5.7
+FPS, LENGTH_S, POISON_S = 4.0, 7.0, 5.7  # shorter than in `driftlab check`: members have quick parameters
 WORLD = world_of(FPS)
 
 

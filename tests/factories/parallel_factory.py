@@ -54,12 +54,12 @@ class FileScheduling(LoadGroupScheduling):
         if not RAY_GROUPS & own.keys() or RAY_GROUPS & self.workqueue.keys() or self._pending_of(own) > 2:
             return False
         others = [work for one, work in self.assigned_work.items() if one is not node and not one.shutting_down]
-        return sum(not _waits(work) for work in others) >= (os.cpu_count() or 1)
+        return sum(not _has_ray_tests(work) for work in others) >= (os.cpu_count() or 1)
 
     def _split_scope(self, nodeid: str) -> str:
         group = super()._split_scope(nodeid)
         return nodeid.partition("::")[0] if group == nodeid else group
 
 
-def _waits(work: dict[str, dict[str, bool]]) -> bool:
+def _has_ray_tests(work: dict[str, dict[str, bool]]) -> bool:
     return any(not all(tests.values()) for scope, tests in work.items() if scope in RAY_GROUPS)

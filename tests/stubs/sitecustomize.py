@@ -1,4 +1,4 @@
-"""Replace slow functions in the tests' processes; Python imports this module at its start."""
+"""Make the tests' processes faster; Python imports this module at its start."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_the_worker_of_ray_ends_with_its_tests_where_the_others_fill_the_process
 
 
 @pytest.mark.parametrize("workers", [3, 4])
-def test_it_goes_on_while_a_processor_is_idle(monkeypatch, workers):
+def test_a_worker_continues_after_its_tests_of_ray_while_a_processor_is_idle(monkeypatch, workers):
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     clusters = [f"tests/ray/test_a.py::{n}@ray" for n in range(7)]
     found = run_all([*clusters, "tests/serve/test_a.py::one@serve", *OTHERS], workers)
