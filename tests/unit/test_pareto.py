@@ -130,6 +130,23 @@ def test_names_of_close_points_overlap_neither_names_nor_points():
     assert sum(box.count_contains(points) for box in boxes) == 0
 
 
+def test_a_name_lies_on_the_side_of_its_point_with_more_space():
+    far = [run_row("cheap-method", 0.5, 1.0, 5.0), run_row("dear-method", 0.9, 90.0, 6.0)]
+    axis = drawn(far)["w: traffic"]
+    assert axis.get_xscale() == "symlog"
+    assert {text.get_text(): text.get_ha() for text in axis.texts} == {"cheap-method": "left", "dear-method": "right"}
+
+
+def test_no_name_lies_on_the_ticks_of_the_score():
+    rows = [run_row("cheap-method", 0.5, 10.0, 5.0), run_row("dear-method", 0.9, 90.0, 6.0)]
+    axis = drawn(rows)["w: traffic"]
+    for text in axis.texts:
+        text.set_ha("right")  # as if the point were at the right
+        text.xyann = (-5, 4)
+    untangle(axis)
+    assert min(text.get_window_extent().x0 for text in axis.texts) >= axis.bbox.x0
+
+
 def test_late_frames_are_a_cost_with_a_panel():
     rows = [row | {"grace_s": 0.1} for row in ROWS]
     frames = [

@@ -125,6 +125,7 @@ def _draw(axis: Axes, points: pd.DataFrame, label: str, view: View) -> None:
 
 def _name(axis: Axes, best: pd.DataFrame) -> None:
     """Label the methods on the front, left of points in the right half and right of others."""
+    axis.get_xlim()  # the limits follow a new scale when they are read
     for name, cost, mean in best[["cost", "mean"]].itertuples():
         right = axis.transAxes.inverted().transform(axis.transData.transform((cost, mean)))[0] > HALF
         place, side = ((-5, 4), "right") if right else ((5, -11), "left")

@@ -261,7 +261,7 @@ def label_point(axis: Axes, text: str, x: float, y: float, *, above: bool, right
 
 
 def untangle(axis: Axes) -> None:
-    """Move labels that overlap another label, a point or the edge to another side of their point."""
+    """Move labels that overlap another label, a point, the ticks or the edge to another side of their point."""
     from matplotlib.text import Annotation
 
     canvas: Any = axis.figure
@@ -281,7 +281,8 @@ def untangle(axis: Axes) -> None:
             text.set_ha(align)
             box = text.get_window_extent()
             hits = sum(box.overlaps(other) for other in taken) + int(box.count_contains(points))
-            outside = box.x0 < 0 or box.x1 > canvas.bbox.x1 or box.y0 < axis.bbox.y0 or box.y1 > canvas.bbox.y1
+            outside = box.x0 < axis.bbox.x0 or box.x1 > canvas.bbox.x1  # on the ticks of y, or cut off
+            outside |= box.y0 < axis.bbox.y0 or box.y1 > canvas.bbox.y1
             found.append((hits + outside, place, (dx, dy), align, box))
         _, _, text.xyann, align, box = min(found, key=lambda one: one[:2])
         text.set_ha(align)
