@@ -130,6 +130,13 @@ def test_names_of_close_points_overlap_neither_names_nor_points():
     assert sum(box.count_contains(points) for box in boxes) == 0
 
 
+def test_a_point_at_the_highest_cost_is_drawn_whole():
+    axis = drawn([run_row("a", 0.5, 60.0, 5.0), run_row("b", 0.9, 61.0, 6.0)])["w: traffic"]
+    left, right = axis.get_xlim()
+    assert left < 0
+    assert right > 1.05 * 3 * 61.0
+
+
 def test_a_name_lies_on_the_side_of_its_point_with_more_space():
     far = [run_row("cheap-method", 0.5, 1.0, 5.0), run_row("dear-method", 0.9, 90.0, 6.0)]
     axis = drawn(far)["w: traffic"]

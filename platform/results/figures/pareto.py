@@ -46,7 +46,7 @@ LEAST = 0.005  # of an energy; a smaller part is no per cent of it
 PARTS = ("inference", "training", "labelling", "tracking", "coding", "patching", "paging", "radio")
 GREYS = frozenset(plots.GREYS.values())
 LABELLED = 6  # methods of a front that have room for their names
-HALF = 0.5  # of an axis
+HALF, MARGIN = 0.5, 0.06  # of an axis
 STEPS = 4  # of the axis of costs: labels such as 0.0175 take much room
 FEW_DECADES = 100.0  # a logarithmic axis that spans less has labels between the powers of ten
 WIDE = 20.0  # costs that differ by more factors than this need a logarithmic axis
@@ -114,7 +114,7 @@ def _draw(axis: Axes, points: pd.DataFrame, label: str, view: View) -> None:
         axis.axhline(points.loc[name, "mean"], color=style.colour, linestyle=style.dash, linewidth=1.2, zorder=0)
     for name in judged:
         plots.trend(axis, points.loc[[name]], "cost", view.styles[name])
-    axis.margins(x=0.06, y=0.1)
+    axis.margins(x=MARGIN, y=0.1)
     _scale(axis, points.loc[judged, "cost"])
     if len(best) <= LABELLED:
         _name(axis, best)
@@ -141,7 +141,7 @@ def _scale(axis: Axes, costs: pd.Series) -> None:
     """Make the axis logarithmic if costs differ much; a cost of 0 is drawn left of the smallest one."""
     some = costs[costs > 0]
     if some.empty or some.max() < WIDE * some.min():
-        axis.set_xlim(left=-0.06 * float(costs.max()))
+        axis.set_xlim(-MARGIN * float(costs.max()), (1 + MARGIN) * float(costs.max()))
         axis.locator_params(axis="x", nbins=STEPS)
         return
     from matplotlib.ticker import FuncFormatter, NullLocator, SymmetricalLogLocator

@@ -261,7 +261,7 @@ def label_point(axis: Axes, text: str, x: float, y: float, *, above: bool, right
 
 
 def untangle(axis: Axes) -> None:
-    """Move labels that overlap another label, a point, the ticks or the edge to another side of their point."""
+    """Move labels that overlap a label, a point, the ticks or the edge to another side of their point."""
     from matplotlib.text import Annotation
 
     canvas: Any = axis.figure
