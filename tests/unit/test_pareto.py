@@ -137,6 +137,13 @@ def test_a_point_at_the_highest_cost_is_drawn_whole():
     assert right > 1.05 * 3 * 61.0
 
 
+@pytest.mark.filterwarnings("error")
+def test_methods_without_traffic_have_an_axis():
+    local = [run_row(name, score, 0.0, 5.0) for name, score in (("a", 0.5), ("b", 0.7))]
+    left, right = drawn([*local, run_row("oracle", 0.9, 90.0, 90.0, "oracle")])["w: traffic"].get_xlim()
+    assert left < 0 < right
+
+
 def test_a_name_lies_on_the_side_of_its_point_with_more_space():
     far = [run_row("cheap-method", 0.5, 1.0, 5.0), run_row("dear-method", 0.9, 90.0, 6.0)]
     axis = drawn(far)["w: traffic"]

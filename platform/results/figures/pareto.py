@@ -141,7 +141,8 @@ def _scale(axis: Axes, costs: pd.Series) -> None:
     """Make the axis logarithmic if costs differ much; a cost of 0 is drawn left of the smallest one."""
     some = costs[costs > 0]
     if some.empty or some.max() < WIDE * some.min():
-        axis.set_xlim(-MARGIN * float(costs.max()), (1 + MARGIN) * float(costs.max()))
+        most = float(costs.max()) or 1.0
+        axis.set_xlim(-MARGIN * most, (1 + MARGIN) * most)
         axis.locator_params(axis="x", nbins=STEPS)
         return
     from matplotlib.ticker import FuncFormatter, NullLocator, SymmetricalLogLocator
