@@ -379,6 +379,18 @@ def test_the_scores_below_a_clip_are_those_of_its_stream(folder, clip):
 
 
 @pytest.mark.slow
+def test_a_clip_names_its_tiles_and_moments_have_three_digits(tmp_path, page, clip):
+    assert f"frame, truth, and predictions of {clip.tiles[2]} and no_custom, one colour" in page
+    run = factory.make_run(tmp_path, systems=(), seeds=(0,))
+    rows = factory.rows("one_time", "w", 0, 20.0, 2.0, True)
+    moments = [{**rows["snapshots"][0], "time_s": time_s} for time_s in (4 / 3, 8 / 3)]
+    Recorder(str(run)).write("x", rows | {"snapshots": moments})
+    other = write_report(run).read_text(encoding="utf-8")
+    assert "frame, truth, and predictions of one_time, one colour" in other
+    assert re.findall(r'<th scope="col">(\S+ s)</th>', other) == ["1.33 s", "2.67 s"]
+
+
+@pytest.mark.slow
 def test_one_moment_makes_no_clip_and_unknown_colours_have_no_names(tmp_path):
     run = factory.make_run(tmp_path, systems=(), seeds=(0,))
     rows = factory.rows("no_custom", "w", 0, 20.0, 2.0, True)

@@ -290,6 +290,7 @@ def _template(name: str) -> jinja2.Template:
     environment.filters |= {
         "dashes": dashes,
         "shape": _shape,
+        "short": plots.short,
         "count_results": claims.count_results,
         "format_evidence": claims.format_evidence,
         "format_paper": claims.format_paper,
