@@ -56,6 +56,11 @@ async def session_in(scope: Scope, name: str) -> HostedSession:
     """Return a session that the token of a request may use."""
     if scope[SESSION] is None:
         await owner(Request(scope))
+    return hosted(scope, name)
+
+
+def hosted(scope: Scope, name: str) -> HostedSession:
+    """Return a session of this replica; the owner's token is not checked here."""
     session = find_session(scope, name)
     if not scope[HUB].shards.holds(name) or (session is not None and session.moved):
         raise HTTPException(503, MOVED, RETRY_AFTER)

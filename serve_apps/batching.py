@@ -72,7 +72,7 @@ class ImageBatches:
 
     def predict(self, session: HostedSession, content: bytes | Images) -> asyncio.Future[Prediction]:
         """Predict an encoded image, or the pixels of several; refuse an image of unknown or excessive size."""
-        pixels = checked_pixels(content) if isinstance(content, bytes) else int(content[..., 0].size)
+        pixels = checked_pixels(content) if isinstance(content, bytes) else content.size // 3
         one = pixels if isinstance(content, bytes) else prod(session.app.size)
         return self._lanes[max(one, prod(session.app.size)) > LARGE_PIXELS].predict(session, content, pixels)
 
@@ -94,7 +94,7 @@ def checked_pixels(body: bytes) -> int:
     return pixels
 
 
-def raw_images(body: bytes, size: tuple[int, int]) -> Images:
+def raw_images(body: bytes | memoryview, size: tuple[int, int]) -> Images:
     """Return the pixels of a body as images of the network's size; they are not copied."""
     each = 3 * prod(size)
     if not body or len(body) % each or len(body) > MAX_BATCH * each:
@@ -161,9 +161,12 @@ class _Lane:
 
 def _batch_size(waiting: Sequence[_Waiting]) -> int:
     """Return how many of the requests form the next batch."""
-    pixels, counts = accumulate(one.pixels for one in waiting), accumulate(one.count for one in waiting)
-    fit = (size <= MAX_BATCH_PIXELS and count <= MAX_BATCH for size, count in zip(pixels, counts, strict=True))
-    return max(1, sum(fit))
+    pixels = images = 0
+    for place, one in enumerate(waiting):
+        pixels, images = pixels + one.pixels, images + one.count
+        if place and (pixels > MAX_BATCH_PIXELS or images > MAX_BATCH):
+            return place
+    return len(waiting)
 
 
 def predict_contents(
@@ -179,8 +182,8 @@ def predict_contents(
         version, found = session.predict(np.concatenate(good)) if good else (0, np.empty(0))
     except Exception as error:
         return [error] * len(contents)
-    task, stops = session.app.networks.task.name, np.cumsum([len(one) for one in good])
-    rest = iter(np.split(found, stops[:-1]))
+    task, stops = session.app.networks.task.name, accumulate(len(one) for one in good)
+    rest = (found[stop - len(one) : stop] for one, stop in zip(good, stops, strict=True))
     return [one if isinstance(one, Exception) else Prediction(version, task, next(rest)) for one in parts]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fastapi import HTTPException
@@ -14,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from driftlab.serve_apps.http_server import accept_connection
 from driftlab.serve_apps.quotas import QuotaExceeded
 from driftlab.serve_apps.replies import MOVED, RETRY_AFTER, refuse
-from driftlab.serve_apps.sessions import SessionRegistry
+from driftlab.serve_apps.sessions import SessionRegistry, digest_of
 from driftlab.serve_apps.shards import session_of
 from driftlab.serve_apps.tokens import TOKEN_REQUIRED, token_of
 
@@ -27,9 +29,25 @@ SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
-_ENCODED_HEADERS = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+ENCODED_HEADERS = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 HUB, SESSION = "driftlab.hub", "driftlab.session"  # of the scope: registry; the token's session, None for other tokens
+REFUSED = "driftlab.refused"  # of the scope: a function that checks the connection again; None if it is still valid
 DENIAL = "websocket.http.response"  # ASGI extension that refuses a WebSocket with an HTTP status
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Address and token of a connection, and the session in its path."""
+
+    address: str
+    token: str
+    digest: str
+    session: str | None
+
+    @classmethod
+    def of(cls, scope: Scope) -> Caller:
+        client, token = scope.get("client"), token_of(scope)
+        return cls(client[0] if client else "", token, digest_of(token), session_of(scope["path"]))
 
 
 class AccessMiddleware:
@@ -43,7 +61,8 @@ class AccessMiddleware:
             await self.app(scope, receive, send)
             return
         hub = scope[HUB] = self.hub()
-        refused = self._refused(scope, hub)
+        scope[REFUSED] = partial(self._refused, Caller.of(scope), scope, hub)
+        refused = scope[REFUSED]()
         if refused is None:
             accept_connection(scope)
         if scope["type"] == "websocket":
@@ -62,22 +81,20 @@ class AccessMiddleware:
         except ClientDisconnect:  # before the end of its body, so a reply has no receiver
             pass
 
-    def _refused(self, scope: Scope, hub: SessionRegistry) -> tuple[int, str, dict[str, str]] | None:
+    def _refused(self, caller: Caller, scope: Scope, hub: SessionRegistry) -> tuple[int, str, dict[str, str]] | None:
         """Return status, reason and headers of a refusal; None for a valid connection."""
-        client = scope.get("client")
-        address = client[0] if client else ""
-        token, name = token_of(scope), session_of(scope["path"])
-        if name is not None and not hub.shards.holds(name):
+        if caller.session is not None and not hub.shards.holds(caller.session):
             return 503, MOVED, RETRY_AFTER
-        session = scope[SESSION] = hub.session_of(token)
+        token = caller.token
+        session = scope[SESSION] = hub.session_of(caller.digest)
         if session is None and not hub.is_owner(token) and not _is_enrolling(scope, hub, token):
-            if not hub.wrong_tokens.allow(address):
+            if not hub.wrong_tokens.allow(caller.address):
                 return 429, "too many requests without a token", RETRY_AFTER | CLOSE
             return 401, "the token is wrong" if token else "give a token", TOKEN_REQUIRED | CLOSE
         if not hub.rates.allow(token):
             return 429, f"more than {hub.limits.rate_limit:g} requests per second", RETRY_AFTER
         if session is not None:
-            hub.seen(session, address)
+            hub.seen(session, caller.address)
         if hub.draining and scope.get("method", "GET") == "POST":
             return 503, "the server is stopping", RETRY_AFTER
         return None
@@ -110,7 +127,7 @@ class AccessMiddleware:
             if message["type"] == "http.response.start":
                 hub.meters.count_reply(message["status"])
                 await self._slow_down(message)
-                message = {**message, "headers": [*message.get("headers", ()), *_ENCODED_HEADERS]}
+                message = {**message, "headers": [*message.get("headers", ()), *ENCODED_HEADERS]}
             await send(message)
 
         return counted

@@ -18,7 +18,8 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from driftlab.serve_apps.repeating import RepeatingProtocol
 
 HEADER_TIMEOUT_S = 20.0  # for all headers of a request
 MAX_HEAD_BYTES, MAX_HEADERS = 16 * 2**10, 64  # of a request
@@ -133,7 +134,7 @@ def accept_connection(scope: Scope) -> None:
     (scope.get("extensions") or {}).get(ACCEPT, lambda: None)()
 
 
-class LimitedProtocol(HttpToolsProtocol):
+class LimitedProtocol(RepeatingProtocol):
     """Closes connections whose request headers are too slow, too many or too long."""
 
     _timer: asyncio.TimerHandle | None = None

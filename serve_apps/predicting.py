@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+from collections.abc import Mapping
+from functools import lru_cache, partial
 
 from fastapi import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from driftlab.errors import DriftlabError
-from driftlab.serve_apps.access import read_body, session_in
-from driftlab.serve_apps.batching import ImageBatches, Prediction, checked_pixels, raw_images
-from driftlab.serve_apps.guard import HUB
+from driftlab.serve_apps.access import hosted, read_body, session_in
+from driftlab.serve_apps.batching import ImageBatches, Images, Prediction, checked_pixels, raw_images
+from driftlab.serve_apps.guard import ENCODED_HEADERS, HUB, REFUSED, SESSION
+from driftlab.serve_apps.hosting import HostedSession
 from driftlab.serve_apps.images import prediction_document
-from driftlab.serve_apps.replies import BINARY, PIXELS, refusal_of, refuse, reply
+from driftlab.serve_apps.quotas import QuotaExceeded, RunningRequest
+from driftlab.serve_apps.repeating import Respond, reply_to_repeated
+from driftlab.serve_apps.replies import BINARY, PIXELS, encoded_headers, refusal_of, reply
+from driftlab.serve_apps.sessions import SessionRegistry
 from driftlab.serve_apps.shards import session_of
 
 log = logging.getLogger(__name__)
@@ -43,31 +50,105 @@ class PredictionRoute:
             return
         try:
             body, headers = await self._predict(scope, name, receive)
-        except (DriftlabError, HTTPException) as error:
-            await reply(send, *refusal_of(error))
         except ClientDisconnect:  # before the end of its body, so a reply has no receiver
             raise
-        except Exception:  # of the network: the reply must have the usual form
-            log.exception("a prediction has failed")
-            await refuse(send, 500, "the prediction has failed", {})
+        except Exception as error:
+            await reply(send, *_failure(error))
         else:
             await reply(send, 200, body, headers)
 
     async def _predict(self, scope: Scope, name: str, receive: Receive) -> tuple[bytes, dict[str, str]]:
         """Return the body and the headers of the reply."""
-        hub, session, asked = scope[HUB], await session_in(scope, name), dict(scope["headers"])
-        body = await read_body(receive, hub.limits.image_bytes)
-        is_raw = asked.get(b"content-type") == PIXELS.encode()
-        content = raw_images(body, session.app.size) if is_raw else body
+        session, asked = await session_in(scope, name), dict(scope["headers"])
+        body = await read_body(receive, scope[HUB].limits.image_bytes)
+        if asked.get(b"content-type") != PIXELS.encode():
+            return _content(asked, await self._begin(scope[HUB], session, body, 3 * checked_pixels(body)))
+        found = await self.begin_raw(scope, session, body)
+        if scope[SESSION] is not None:  # the owner's token is not checked again for each repeated request
+            reply_to_repeated(scope, RepeatedPrediction(self, scope, name))
+        return _content(asked, found)
+
+    def begin_raw(self, scope: Scope, session: HostedSession, body: bytes | memoryview) -> asyncio.Future[Prediction]:
+        """Begin to predict the pixels of images, or raise why not."""
+        return self._begin(scope[HUB], session, raw_images(body, session.app.size), len(body))
+
+    def _begin(
+        self, hub: SessionRegistry, session: HostedSession, content: bytes | Images, size: int
+    ) -> asyncio.Future[Prediction]:
+        began_s, name = time.perf_counter(), session.folder.name
         hub.quotas.check_processor(name)
-        hub.quotas.decode(name, len(body) if is_raw else 3 * checked_pixels(body))
-        began_s = time.perf_counter()
-        found = await self._batches.predict(session, content)
+        hub.quotas.decode(name, size)
+        future = self._batches.predict(session, content)
+        future.add_done_callback(partial(_observe, hub, began_s))
+        return future
+
+
+class RepeatedPrediction:
+    """Replies to requests with the head of an earlier one; checks again all that may have changed."""
+
+    def __init__(self, route: PredictionRoute, scope: Scope, name: str) -> None:
+        self._route, self._scope, self._name = route, scope, name
+        self._asked = dict(scope["headers"])
+
+    def __call__(self, body: memoryview, respond: Respond) -> bool:
+        """Begin to predict; return False if the request is to be refused, which the usual way does."""
+        scope = self._scope
+        if scope[REFUSED]() is not None:
+            return False
+        request = RunningRequest(scope[HUB].quotas, self._name)
+        try:
+            request.begin()
+        except QuotaExceeded:
+            return False
+        try:
+            request.read(len(body))
+            future = self._route.begin_raw(scope, hosted(scope, self._name), body)
+        except (DriftlabError, HTTPException):
+            request.end()
+            return False
+        future.add_done_callback(partial(self._end, request, respond))
+        return True
+
+    def _end(self, request: RunningRequest, respond: Respond, future: asyncio.Future[Prediction]) -> None:
+        request.end()
+        status, body, headers = self._reply(future)
+        self._scope[HUB].meters.count_reply(status)
+        respond(status, header_lines(len(body), tuple(headers.items())), body)
+
+    def _reply(self, future: asyncio.Future[Prediction]) -> tuple[int, bytes, Mapping[str, str]]:
+        try:
+            return 200, *_content(self._asked, future.result())
+        except Exception as error:
+            return _failure(error)
+
+
+def _observe(hub: SessionRegistry, began_s: float, future: asyncio.Future[Prediction]) -> None:
+    if not future.cancelled() and future.exception() is None:
         hub.meters.prediction_s.observe(time.perf_counter() - began_s)
-        if asked.get(b"accept") == BINARY.encode():
-            return _binary(found)
-        documents = [prediction_document(found.version, found.task, one) for one in found.predictions]
-        return b"[" + b",".join(documents) + b"]" if is_raw else documents[0], {"content-type": "application/json"}
+
+
+@lru_cache(256)
+def header_lines(size: int, headers: tuple[tuple[str, str], ...]) -> bytes:
+    """Return the headers of a reply as lines; those of most replies repeat."""
+    encoded = (*encoded_headers(size, dict(headers)), *ENCODED_HEADERS)
+    return b"".join(b"%s: %s\r\n" % one for one in encoded)
+
+
+def _failure(error: Exception) -> tuple[int, bytes, Mapping[str, str]]:
+    """Return status, body and headers of the reply to a request whose prediction has failed."""
+    if isinstance(error, (DriftlabError, HTTPException)):
+        return refusal_of(error)
+    log.error("a prediction has failed", exc_info=error)  # of the network: the reply must have the usual form
+    return refusal_of(HTTPException(500, "the prediction has failed"))
+
+
+def _content(asked: Mapping[bytes, bytes], found: Prediction) -> tuple[bytes, dict[str, str]]:
+    """Return the body and the headers of a reply, in the format that the headers of its request accept."""
+    if asked.get(b"accept") == BINARY.encode():
+        return _binary(found)
+    documents = [prediction_document(found.version, found.task, one) for one in found.predictions]
+    is_raw = asked.get(b"content-type") == PIXELS.encode()
+    return b"[" + b",".join(documents) + b"]" if is_raw else documents[0], {"content-type": "application/json"}
 
 
 def _binary(found: Prediction) -> tuple[bytes, dict[str, str]]:

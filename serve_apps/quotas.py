@@ -54,7 +54,7 @@ class TokenBuckets:
 
     def allow(self, key: str, units: float = 1.0) -> bool:
         """Take units if they are left, and return whether they were; more than the burst take all of it."""
-        return self._take(key, units, min(units, self.burst))
+        return self._take(key, units, units if units < self.burst else self.burst)
 
     def charge(self, key: str, units: float) -> None:
         """Take units that were used already; the key may fall into debt."""
@@ -64,8 +64,10 @@ class TokenBuckets:
         """Take units if at least `needed` are left."""
         now_s = self.clock()
         with self.lock:
-            before, before_s = self.left.get(key, (math.inf, now_s))
-            left = min(self.burst, before + (now_s - before_s) * self.per_s)
+            left, before_s = self.left.get(key, (self.burst, now_s))
+            left += (now_s - before_s) * self.per_s
+            if left > self.burst:  # faster than `min`
+                left = self.burst
             self.left[key] = (left - units if left >= needed else left, now_s)
             self.left.move_to_end(key)
             if len(self.left) > MAX_KEYS:
@@ -91,7 +93,7 @@ class SessionQuotas:
 
         Requests of no session, such as the owner's, are not limited.
         """
-        return contextlib.nullcontext(lambda count: None) if session is None else _Request(self, session)
+        return contextlib.nullcontext(lambda count: None) if session is None else RunningRequest(self, session)
 
     @contextlib.contextmanager
     def socket(self, session: str) -> Iterator[None]:
@@ -122,21 +124,24 @@ class SessionQuotas:
             raise QuotaExceeded(f"the session requests all weights more than {self.limits.resyncs:g} times per second")
 
 
-class _Request:
+class RunningRequest:
     """A request of a session; a class, because a generator takes longer."""
 
     def __init__(self, quotas: SessionQuotas, session: str) -> None:
         self._quotas, self._session, self._size = quotas, session, 0
 
     def __enter__(self) -> Callable[[int], None]:
-        _add(self._quotas.requests, self._session, self._quotas.limits.requests, "requests at the same time")
-        return self._read
+        self.begin()
+        return self.read
 
     def __exit__(self, *_: object) -> None:
-        _subtract(self._quotas.requests, self._session, 1)
-        _subtract(self._quotas.pending, self._session, self._size)
+        self.end()
 
-    def _read(self, count: int) -> None:
+    def begin(self) -> None:
+        _add(self._quotas.requests, self._session, self._quotas.limits.requests, "requests at the same time")
+
+    def read(self, count: int) -> None:
+        """Count bytes of the body."""
         quotas, session = self._quotas, self._session
         self._size += count
         quotas.pending[session] += count
@@ -145,6 +150,10 @@ class _Request:
         if not quotas.received.allow(session, count):
             limit = quotas.limits.received_bytes
             raise QuotaExceeded(f"the session sends more than {limit:g} bytes per second")
+
+    def end(self) -> None:
+        _subtract(self._quotas.requests, self._session, 1)
+        _subtract(self._quotas.pending, self._session, self._size)
 
 
 def _add(counts: Counter[str], key: str, limit: int, what: str) -> None:

@@ -42,10 +42,14 @@ async def refuse(send: Send, status: int, reason: str, headers: Mapping[str, str
 
 async def reply(send: Send, status: int, body: bytes, headers: Mapping[str, str]) -> None:
     """Send a reply, as JSON unless the headers say otherwise."""
-    complete = {"content-type": "application/json", "content-length": str(len(body)), **headers}
-    encoded = [(name.lower().encode(), value.encode()) for name, value in complete.items()]
-    await send({"type": "http.response.start", "status": status, "headers": encoded})
+    await send({"type": "http.response.start", "status": status, "headers": encoded_headers(len(body), headers)})
     await send({"type": "http.response.body", "body": body})
+
+
+def encoded_headers(size: int, headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """Return the headers of a reply, with the size of its body."""
+    complete = {"content-type": "application/json", "content-length": str(size), **headers}
+    return [(name.lower().encode(), value.encode()) for name, value in complete.items()]
 
 
 def _detail(reason: str) -> bytes:

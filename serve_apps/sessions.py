@@ -202,9 +202,9 @@ class SessionRegistry:
         self.devices[name].revoked = True
         self.sessions[name].end()
 
-    def session_of(self, token: str) -> str | None:
-        """Return the id of a token's session; looked up by hash, so its duration reveals no token."""
-        return self.tokens.get(digest_of(token))
+    def session_of(self, digest: str) -> str | None:
+        """Return the id of a token's session by the token's hash; so the time of the search reveals no token."""
+        return self.tokens.get(digest)
 
     def open(self, asked: SessionRequest) -> tuple[str, str]:
         """Open a session and return its id and its token; blocks while the network is trained."""

@@ -15,7 +15,7 @@ from driftlab.serve_apps.http_server import HttpServer, ServerAddress
 from driftlab.serve_apps.quotas import Limits, SessionQuotas, TokenBuckets
 from driftlab.serve_apps.routes import ServerApp
 from driftlab.serve_apps.server_metrics import ServerMetrics
-from driftlab.serve_apps.sessions import SessionRegistry
+from driftlab.serve_apps.sessions import SessionRegistry, digest_of
 from driftlab.serve_apps.shards import AllShards
 
 TOKEN = "a token of the tests"
@@ -53,8 +53,8 @@ class FakeHub:
     def seen(self, name, address):
         """Record nothing."""
 
-    def session_of(self, token):
-        return token if token == "device" else None
+    def session_of(self, digest):
+        return "device" if digest == digest_of("device") else None
 
 
 class Served:

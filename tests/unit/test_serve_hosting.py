@@ -24,7 +24,7 @@ from driftlab.platform.field.state_file import dump_objects
 from driftlab.serve_apps import hosting
 from driftlab.serve_apps.hosting import HostedSession, UploadQueueFull
 from driftlab.serve_apps.quotas import Limits
-from driftlab.serve_apps.sessions import ServerFull, SessionRegistry
+from driftlab.serve_apps.sessions import ServerFull, SessionRegistry, digest_of
 
 FPS = 4.0
 TRACKING = {"name": "remote_tracking", "codec": "h264"}
@@ -322,7 +322,7 @@ def test_a_hub_opens_its_sessions_again(tmp_path):
     hub.close()
     assert not any(token in file.read_text(errors="replace") for file in tmp_path.rglob("*.json"))
     again = SessionRegistry(tmp_path, TOKEN)
-    assert again.session_of(token) == name
+    assert again.session_of(digest_of(token)) == name
     assert list(again.sessions) == [name]
     again.close()
 
