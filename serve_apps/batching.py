@@ -11,12 +11,14 @@ would take as long.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -30,6 +32,7 @@ from driftlab.platform.field.media import MAX_PIXELS, MediaDecoder
 from driftlab.platform.streaming.wire.samples import dimensions_of
 from driftlab.serve_apps.hosting import HostedSession
 
+log = logging.getLogger(__name__)
 MAX_BATCH = 32  # images
 MAX_BATCH_PIXELS = 2**20  # of the images of a batch; a larger image is predicted alone
 LARGE_PIXELS = 2**16  # of an image or of the network's input; larger ones are predicted at lower priority
@@ -47,13 +50,16 @@ class Prediction:
     predictions: npt.NDArray[Any]
 
 
+Settle = Callable[[Prediction | Exception], None]  # takes the predictions of a request, or why there are none
+
+
 @dataclass(slots=True, eq=False)
 class _Waiting:
     """A request in a queue."""
 
     content: bytes | Images  # an encoded image, or the pixels of several
     pixels: int
-    future: asyncio.Future[Prediction]
+    settle: Settle
 
     @property
     def is_raw(self) -> bool:
@@ -70,11 +76,18 @@ class ImageBatches:
     def __init__(self, charge: Callable[[HostedSession, float], None] = lambda session, cpu_s: None) -> None:
         self._lanes = (_Lane(charge, 0), _Lane(charge, NICE))
 
-    def predict(self, session: HostedSession, content: bytes | Images) -> asyncio.Future[Prediction]:
+    async def predict(self, session: HostedSession, content: bytes | Images) -> Prediction:
         """Predict an encoded image, or the pixels of several; refuse an image of unknown or excessive size."""
+        future: asyncio.Future[Prediction] = asyncio.get_running_loop().create_future()
+        self.begin(session, content, partial(_set_result, future))
+        return await future
+
+    def begin(self, session: HostedSession, content: bytes | Images, settle: Settle) -> None:
+        """Begin to predict; `settle` is called on the event loop, without a task of its own."""
         pixels = checked_pixels(content) if isinstance(content, bytes) else content.size // 3
         one = pixels if isinstance(content, bytes) else prod(session.app.size)
-        return self._lanes[max(one, prod(session.app.size)) > LARGE_PIXELS].predict(session, content, pixels)
+        lane = self._lanes[max(one, prod(session.app.size)) > LARGE_PIXELS]
+        lane.add(session, _Waiting(content, pixels, settle))
 
     def warm_up(self) -> None:
         """Start the decoder, so that the first image does not wait for it."""
@@ -114,12 +127,10 @@ class _Lane:
         self._pump: asyncio.Task[None] | None = None
         self._image_s: WeakKeyDictionary[HostedSession, float] = WeakKeyDictionary()  # in the newest batch
 
-    def predict(self, session: HostedSession, content: bytes | Images, pixels: int) -> asyncio.Future[Prediction]:
-        future: asyncio.Future[Prediction] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(session, []).append(_Waiting(content, pixels, future))
+    def add(self, session: HostedSession, request: _Waiting) -> None:
+        self._waiting.setdefault(session, []).append(request)
         if self._pump is None:
             self._pump = asyncio.create_task(self._predict_all())
-        return future
 
     async def _predict_all(self) -> None:
         """Predict batches, taking one from each session in turn, until none waits."""
@@ -137,7 +148,7 @@ class _Lane:
                 else:
                     replies = await loop.run_in_executor(self._thread, self._predict_batch, session, contents)
                 for one, reply in zip(waiting[:count], replies, strict=True):
-                    _settle(one.future, reply)
+                    _settle(one, reply)
         finally:
             self._pump = None
 
@@ -187,7 +198,14 @@ def predict_contents(
     return [one if isinstance(one, Exception) else Prediction(version, task, next(rest)) for one in parts]
 
 
-def _settle(future: asyncio.Future[Prediction], reply: Prediction | Exception) -> None:
+def _settle(request: _Waiting, reply: Prediction | Exception) -> None:
+    try:
+        request.settle(reply)
+    except Exception:  # the other requests of the batch must have their replies
+        log.exception("a prediction could not be passed on")
+
+
+def _set_result(future: asyncio.Future[Prediction], reply: Prediction | Exception) -> None:
     if future.done():  # the client has disconnected
         return
     if isinstance(reply, Exception):

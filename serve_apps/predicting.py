@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Mapping
@@ -14,14 +13,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from driftlab.errors import DriftlabError
 from driftlab.serve_apps.access import hosted, read_body, session_in
-from driftlab.serve_apps.batching import ImageBatches, Images, Prediction, checked_pixels, raw_images
+from driftlab.serve_apps.batching import ImageBatches, Prediction, checked_pixels, raw_images
 from driftlab.serve_apps.guard import ENCODED_HEADERS, HUB, REFUSED, SESSION
-from driftlab.serve_apps.hosting import HostedSession
 from driftlab.serve_apps.images import prediction_document
 from driftlab.serve_apps.quotas import QuotaExceeded, RunningRequest
 from driftlab.serve_apps.repeating import Respond, reply_to_repeated
 from driftlab.serve_apps.replies import BINARY, PIXELS, encoded_headers, refusal_of, reply
-from driftlab.serve_apps.sessions import SessionRegistry
 from driftlab.serve_apps.shards import session_of
 
 log = logging.getLogger(__name__)
@@ -40,7 +37,7 @@ class PredictionRoute:
     """Replies to requests for predictions, and passes all others to an application."""
 
     def __init__(self, app: ASGIApp, batches: ImageBatches) -> None:
-        self._app, self._batches = app, batches
+        self._app, self.batches = app, batches
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
@@ -61,33 +58,22 @@ class PredictionRoute:
         """Return the body and the headers of the reply."""
         session, asked = await session_in(scope, name), dict(scope["headers"])
         body = await read_body(receive, scope[HUB].limits.image_bytes)
-        if asked.get(b"content-type") != PIXELS.encode():
-            return _content(asked, await self._begin(scope[HUB], session, body, 3 * checked_pixels(body)))
-        found = await self.begin_raw(scope, session, body)
-        if scope[SESSION] is not None:  # the owner's token is not checked again for each repeated request
-            reply_to_repeated(scope, RepeatedPrediction(self, scope, name))
+        is_raw = asked.get(b"content-type") == PIXELS.encode()
+        content = raw_images(body, session.app.size) if is_raw else body
+        _check_quotas(scope, name, len(body) if is_raw else 3 * checked_pixels(body))
+        began_s = time.perf_counter()
+        found = await self.batches.predict(session, content)
+        _observe(scope, began_s)
+        if is_raw and scope[SESSION] is not None:  # the owner's token is not checked again for each repeated request
+            reply_to_repeated(scope, RepeatedPrediction(self.batches, scope, name))
         return _content(asked, found)
-
-    def begin_raw(self, scope: Scope, session: HostedSession, body: bytes | memoryview) -> asyncio.Future[Prediction]:
-        """Begin to predict the pixels of images, or raise why not."""
-        return self._begin(scope[HUB], session, raw_images(body, session.app.size), len(body))
-
-    def _begin(
-        self, hub: SessionRegistry, session: HostedSession, content: bytes | Images, size: int
-    ) -> asyncio.Future[Prediction]:
-        began_s, name = time.perf_counter(), session.folder.name
-        hub.quotas.check_processor(name)
-        hub.quotas.decode(name, size)
-        future = self._batches.predict(session, content)
-        future.add_done_callback(partial(_observe, hub, began_s))
-        return future
 
 
 class RepeatedPrediction:
     """Replies to requests with the head of an earlier one; checks again all that may have changed."""
 
-    def __init__(self, route: PredictionRoute, scope: Scope, name: str) -> None:
-        self._route, self._scope, self._name = route, scope, name
+    def __init__(self, batches: ImageBatches, scope: Scope, name: str) -> None:
+        self._batches, self._scope, self._name = batches, scope, name
         self._asked = dict(scope["headers"])
 
     def __call__(self, body: memoryview, respond: Respond) -> bool:
@@ -102,29 +88,39 @@ class RepeatedPrediction:
             return False
         try:
             request.read(len(body))
-            future = self._route.begin_raw(scope, hosted(scope, self._name), body)
+            session = hosted(scope, self._name)
+            content = raw_images(body, session.app.size)
+            _check_quotas(scope, self._name, len(body))
         except (DriftlabError, HTTPException):
             request.end()
             return False
-        future.add_done_callback(partial(self._end, request, respond))
+        self._batches.begin(session, content, partial(self._end, request, respond, time.perf_counter()))
         return True
 
-    def _end(self, request: RunningRequest, respond: Respond, future: asyncio.Future[Prediction]) -> None:
+    def _end(self, request: RunningRequest, respond: Respond, began_s: float, found: Prediction | Exception) -> None:
         request.end()
-        status, body, headers = self._reply(future)
+        status, body, headers = self._reply(found, began_s)
         self._scope[HUB].meters.count_reply(status)
         respond(status, header_lines(len(body), tuple(headers.items())), body)
 
-    def _reply(self, future: asyncio.Future[Prediction]) -> tuple[int, bytes, Mapping[str, str]]:
+    def _reply(self, found: Prediction | Exception, began_s: float) -> tuple[int, bytes, Mapping[str, str]]:
+        if isinstance(found, Exception):
+            return _failure(found)
+        _observe(self._scope, began_s)
         try:
-            return 200, *_content(self._asked, future.result())
+            return 200, *_content(self._asked, found)
         except Exception as error:
             return _failure(error)
 
 
-def _observe(hub: SessionRegistry, began_s: float, future: asyncio.Future[Prediction]) -> None:
-    if not future.cancelled() and future.exception() is None:
-        hub.meters.prediction_s.observe(time.perf_counter() - began_s)
+def _check_quotas(scope: Scope, name: str, size: int) -> None:
+    """Count bytes that will be decoded, and refuse a session that uses too much."""
+    scope[HUB].quotas.check_processor(name)
+    scope[HUB].quotas.decode(name, size)
+
+
+def _observe(scope: Scope, began_s: float) -> None:
+    scope[HUB].meters.prediction_s.observe(time.perf_counter() - began_s)
 
 
 @lru_cache(256)

@@ -266,6 +266,24 @@ def test_a_network_that_fails_gives_the_usual_reply_and_the_connection_stays(ser
     assert "division by zero" in caplog.text
 
 
+def test_a_reply_that_fails_loses_no_other_one_of_its_batch(server, opened, monkeypatch, caplog):
+    with connected(server) as broken, connected(server) as line:
+        good = [ask(*one, head_of(opened) + body_of(0)) for one in (broken, line)]
+        respond, port = repeating.RepeatingProtocol._respond, broken[0].getsockname()[1]
+        monkeypatch.setattr(
+            repeating.RepeatingProtocol,
+            "_respond",
+            lambda self, *reply: 1 / 0 if self.client[1] == port else respond(self, *reply),
+        )
+        with server.hub.sessions[opened["id"]]._using:
+            for one in (broken, line):
+                one[0].sendall(head_of(opened) + body_of(0))
+            time.sleep(0.05)
+        assert reply(line[1]) == good[1]
+        assert ask(*line, head_of(opened) + body_of(0)) == good[1]
+    assert "could not be passed on" in caplog.text
+
+
 def test_the_requests_of_a_lost_connection_are_not_counted_for_ever(server, opened):
     hosted, quotas = server.hub.sessions[opened["id"]], server.hub.quotas
     with connected(server) as line:
