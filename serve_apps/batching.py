@@ -83,7 +83,7 @@ class ImageBatches:
         return await future
 
     def begin(self, session: HostedSession, content: bytes | Images, settle: Settle) -> None:
-        """Begin to predict; `settle` is called on the event loop, without a task of its own."""
+        """Begin to predict; the event loop calls `settle` with the predictions."""
         pixels = checked_pixels(content) if isinstance(content, bytes) else content.size // 3
         one = pixels if isinstance(content, bytes) else prod(session.app.size)
         lane = self._lanes[max(one, prod(session.app.size)) > LARGE_PIXELS]
