@@ -20,6 +20,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 # Ray would start its processes with 15, which is 3 % of a core while other tests run.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
+# Half of the processes that Ray starts ahead have no work before the cluster of a test ends.
+os.environ["RAY_prestart_worker_first_driver"] = "0"  # noqa: SIM112
 os.environ.pop("RAY_ADDRESS", None)  # tests start the clusters that they use and connect to no other
 
 TESTS = Path(__file__).resolve().parent
