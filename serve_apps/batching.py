@@ -143,10 +143,13 @@ class _Lane:
                 if waiting[count:]:
                     self._waiting[session] = waiting[count:]
                 contents = [one.content for one in waiting[:count]]
-                if self._is_short(session, waiting[:count]):
-                    replies = self._predict_batch(session, contents)
-                else:
-                    replies = await loop.run_in_executor(self._thread, self._predict_batch, session, contents)
+                try:
+                    if self._is_short(session, waiting[:count]):
+                        replies = self._predict_batch(session, contents)
+                    else:
+                        replies = await loop.run_in_executor(self._thread, self._predict_batch, session, contents)
+                except Exception as error:  # of the decoder's process
+                    replies = [error] * count
                 for one, reply in zip(waiting[:count], replies, strict=True):
                     _settle(one, reply)
         finally:

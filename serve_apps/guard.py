@@ -31,7 +31,9 @@ SECURITY_HEADERS = {
 }
 ENCODED_HEADERS = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 HUB, SESSION = "driftlab.hub", "driftlab.session"  # of the scope: registry; the token's session, None for other tokens
-REFUSED = "driftlab.refused"  # of the scope: a function that checks the connection again; None if it is still valid
+REFUSED = (
+    "driftlab.refused"  # of the scope: a function that takes it and checks the connection; returns None if it is valid
+)
 DENIAL = "websocket.http.response"  # ASGI extension that refuses a WebSocket with an HTTP status
 
 
@@ -61,8 +63,8 @@ class AccessMiddleware:
             await self.app(scope, receive, send)
             return
         hub = scope[HUB] = self.hub()
-        scope[REFUSED] = partial(self._refused, Caller.of(scope), scope, hub)
-        refused = scope[REFUSED]()
+        scope[REFUSED] = partial(self._refused, Caller.of(scope), hub)
+        refused = scope[REFUSED](scope)
         if refused is None:
             accept_connection(scope)
         if scope["type"] == "websocket":
@@ -81,7 +83,7 @@ class AccessMiddleware:
         except ClientDisconnect:  # before the end of its body, so a reply has no receiver
             pass
 
-    def _refused(self, caller: Caller, scope: Scope, hub: SessionRegistry) -> tuple[int, str, dict[str, str]] | None:
+    def _refused(self, caller: Caller, hub: SessionRegistry, scope: Scope) -> tuple[int, str, dict[str, str]] | None:
         """Return status, reason and headers of a refusal; None for a valid connection."""
         if caller.session is not None and not hub.shards.holds(caller.session):
             return 503, MOVED, RETRY_AFTER

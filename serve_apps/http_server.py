@@ -19,10 +19,10 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from driftlab.serve_apps.repeating import RepeatingProtocol
+from driftlab.serve_apps.repeating import MAX_HEAD_BYTES, RepeatingProtocol
 
 HEADER_TIMEOUT_S = 20.0  # for all headers of a request
-MAX_HEAD_BYTES, MAX_HEADERS = 16 * 2**10, 64  # of a request
+MAX_HEADERS = 64  # of a request
 MAX_CONNECTIONS = 4000
 MAX_UNKNOWN, MAX_UNKNOWN_OF_ADDRESS = 1000, 100  # connections that have not sent a valid token yet
 MAX_SOCKET_BYTES, MAX_SOCKET_QUEUE = 8 * 2**20, 1  # of a message on a WebSocket; messages that wait to be read

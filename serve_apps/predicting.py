@@ -17,7 +17,7 @@ from driftlab.serve_apps.batching import ImageBatches, Prediction, checked_pixel
 from driftlab.serve_apps.guard import ENCODED_HEADERS, HUB, REFUSED, SESSION
 from driftlab.serve_apps.images import prediction_document
 from driftlab.serve_apps.quotas import QuotaExceeded, RunningRequest
-from driftlab.serve_apps.repeating import Respond, reply_to_repeated
+from driftlab.serve_apps.repeating import Respond, offer_replier
 from driftlab.serve_apps.replies import BINARY, PIXELS, encoded_headers, refusal_of, reply
 from driftlab.serve_apps.shards import session_of
 
@@ -64,8 +64,8 @@ class PredictionRoute:
         began_s = time.perf_counter()
         found = await self.batches.predict(session, content)
         _observe(scope, began_s)
-        if is_raw and scope[SESSION] is not None:  # the owner's token is not checked again for each repeated request
-            reply_to_repeated(scope, RepeatedPrediction(self.batches, scope, name))
+        if is_raw and scope[SESSION] is not None:  # requests of the owner take the usual way
+            offer_replier(scope, RepeatedPrediction(self.batches, scope, name))
         return _content(asked, found)
 
 
@@ -77,9 +77,9 @@ class RepeatedPrediction:
         self._asked = dict(scope["headers"])
 
     def __call__(self, body: memoryview, respond: Respond) -> bool:
-        """Begin to predict; return False if the request is to be refused, which the usual way does."""
+        """Begin to predict; return False for a request to refuse, which the usual way does and charges again."""
         scope = self._scope
-        if scope[REFUSED]() is not None:
+        if scope[REFUSED](scope) is not None or scope[SESSION] != self._name:
             return False
         request = RunningRequest(scope[HUB].quotas, self._name)
         try:
@@ -91,10 +91,10 @@ class RepeatedPrediction:
             session = hosted(scope, self._name)
             content = raw_images(body, session.app.size)
             _check_quotas(scope, self._name, len(body))
-        except (DriftlabError, HTTPException):
+            self._batches.begin(session, content, partial(self._end, request, respond, time.perf_counter()))
+        except Exception:  # the usual way meets it again, and replies
             request.end()
             return False
-        self._batches.begin(session, content, partial(self._end, request, respond, time.perf_counter()))
         return True
 
     def _end(self, request: RunningRequest, respond: Respond, began_s: float, found: Prediction | Exception) -> None:

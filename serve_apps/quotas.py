@@ -66,7 +66,7 @@ class TokenBuckets:
         with self.lock:
             left, before_s = self.left.get(key, (self.burst, now_s))
             left += (now_s - before_s) * self.per_s
-            if left > self.burst:  # faster than `min`
+            if not left <= self.burst:  # faster than `min`; without a limit it is no number
                 left = self.burst
             self.left[key] = (left - units if left >= needed else left, now_s)
             self.left.move_to_end(key)

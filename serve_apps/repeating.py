@@ -17,9 +17,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 REPEATED = "driftlab.repeated"  # ASGI extension: a function that takes the `Replier` to requests with the same head
 END = b"\r\n\r\n"  # of a head
+MAX_HEAD_BYTES = 16 * 2**10  # of a request
 HOLD_S = 0.05  # for the body after a head that came alone, as many clients send them
 Respond = Callable[[int, bytes, bytes], None]  # sends a reply: status, lines of headers, and body
-Replier = Callable[[memoryview, Respond], bool]  # takes a body; returns False if the request must take the usual way
+Replier = Callable[[memoryview, Respond], bool]  # takes a body; responds later, or returns False to use the usual way
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class RepeatingProtocol(HttpToolsProtocol):
     _is_between_requests = True
     _is_replying = False
     _later = b""  # received since then
+    _is_ending = False
 
     def data_received(self, data: bytes) -> None:
         known = self._known
@@ -50,13 +52,13 @@ class RepeatingProtocol(HttpToolsProtocol):
             self._parse(data)
         elif self._held is not None:
             self._release()
-            if not self._is_taken(known, memoryview(data)):
+            if not self._take(known, memoryview(data)):
                 self._parse(known.head)
                 self._parse(data)
         elif data == known.head:
             self._unset_keepalive_if_required()
             self._held = self.loop.call_later(HOLD_S, self._stop_holding)
-        elif not (data.startswith(known.head) and self._is_taken(known, memoryview(data)[len(known.head) :])):
+        elif not (data.startswith(known.head) and self._take(known, memoryview(data)[len(known.head) :])):
             self._parse(data)
 
     @property
@@ -67,13 +69,17 @@ class RepeatingProtocol(HttpToolsProtocol):
         """Pass data to uvicorn; remember the head of a request that begins with them."""
         self._head = data[: data.find(END) + len(END)] if self._is_idle and END in data else b""
         super().data_received(data)
+        if self._is_idle and self.cycle is not None and self.timeout_keep_alive_task is None:
+            # An empty line has ended the time limit, and begun no request
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
-    def _is_taken(self, known: _Known, body: memoryview) -> bool:
-        """Return whether the replier has accepted a body."""
+    def _take(self, known: _Known, body: memoryview) -> bool:
+        """Pass a body to the replier, and return whether it has accepted it."""
         if len(body) != known.size or self.flow.write_paused:
             return False
         self._unset_keepalive_if_required()
-        self._is_replying = True
         self._is_replying = known.replier(body, self._respond)
         return self._is_replying
 
@@ -82,11 +88,18 @@ class RepeatingProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         lines = [b"%s: %s\r\n" % one for one in self.server_state.default_headers]
-        self.transport.write(b"".join((STATUS_LINE[status], *lines, head, b"\r\n", body)))
+        end = b"connection: close\r\n\r\n" if self._is_ending else b"\r\n"
+        self.transport.write(b"".join((STATUS_LINE[status], *lines, head, end, body)))
+        if self._is_ending:
+            self.transport.close()
         self.on_response_complete()
         later, self._later = self._later, b""
-        if later:
-            self.data_received(later)
+        if later and not self._is_ending:
+            try:
+                self.data_received(later)
+            except BaseException:
+                self.transport.abort()  # as the event loop does
+                raise
 
     def _stop_holding(self) -> None:
         """Pass on a head whose body is late, so that the usual limits apply."""
@@ -107,7 +120,8 @@ class RepeatingProtocol(HttpToolsProtocol):
         """Offer the extension to the route of a request whose head came at once."""
         head, self._head = self._head, b""
         size = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
-        if size and head.count(b"\n") == len(self.headers) + 2 and not self.expect_100_continue:
+        is_plain = head.count(b"\n") == len(self.headers) + 2 and not self.expect_100_continue
+        if size and is_plain and len(head) <= MAX_HEAD_BYTES:
             extensions = {REPEATED: partial(self._learn, head, size)}
             self.scope["extensions"] = extensions  # type: ignore[typeddict-item]
         super().on_headers_complete()
@@ -118,13 +132,24 @@ class RepeatingProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._release()
-        self._known = None  # it refers to the scope, which refers to this object
+        self._known, self._later = None, b""
+        if self.scope is not None:
+            self.scope.pop("extensions", None)  # they refer to this object
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """Close the connection, after the reply if one is due."""
+        if self._held is not None:
+            self._stop_holding()
+        if self._is_replying:
+            self._is_ending = True
+        else:
+            super().shutdown()
 
     def _learn(self, head: bytes, size: int, replier: Replier) -> None:
         self._known = _Known(head, size, replier)
 
 
-def reply_to_repeated(scope: Scope, replier: Replier) -> None:
-    """Reply to requests with the same head by a function, if this server is in front of the application."""
+def offer_replier(scope: Scope, replier: Replier) -> None:
+    """Use a replier for requests with the same head, if this server is in front of the application."""
     (scope.get("extensions") or {}).get(REPEATED, lambda _: None)(replier)

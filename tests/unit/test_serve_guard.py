@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 from fastapi import HTTPException
@@ -69,6 +70,11 @@ def test_a_token_has_a_rate_and_a_burst():
     assert rates.allow("b")
     now_s[0] = 0.4
     assert [rates.allow("a") for _ in range(3)] == [True, True, False]
+
+
+def test_an_infinite_rate_refuses_nothing():
+    rates = TokenBuckets(math.inf)
+    assert all(rates.allow("device", 10.0) for _ in range(3))
 
 
 def test_requests_above_the_rate_get_a_retry_time():

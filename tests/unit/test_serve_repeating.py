@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import re
@@ -11,7 +12,9 @@ import time
 
 import numpy as np
 import pytest
+import uvicorn
 from served_factory import ASKED, TOKEN, served
+from uvicorn.server import ServerState
 
 from driftlab.serve_apps import repeating
 from driftlab.serve_apps.predicting import PredictionRoute
@@ -98,12 +101,13 @@ def test_a_repeated_request_has_the_reply_of_a_first_one(server, opened, routed,
     assert len({one[2] for one in first}) == 4  # each image has its own prediction
 
 
-def test_head_and_body_may_come_apart(server, opened, routed):
+def test_head_and_body_may_come_apart(server, opened, routed, monkeypatch):
+    monkeypatch.setattr(repeating, "HOLD_S", 10.0)
     head = head_of(opened)
     with connected(server) as line:
         first = ask(*line, head + body_of(0))
         line[0].sendall(head)
-        time.sleep(repeating.HOLD_S / 5)
+        time.sleep(0.01)
         assert ask(*line, body_of(0)) == first
     assert len(routed) == 1
 
@@ -300,6 +304,119 @@ def test_the_requests_of_a_lost_connection_are_not_counted_for_ever(server, open
         time.sleep(0.01)
     assert opened["id"] not in quotas.requests
     assert opened["id"] not in quotas.pending
+
+
+def test_a_long_head_is_not_kept(server, opened, routed):
+    """Spaces before a value do not count as its bytes."""
+    padded = head_of(opened).replace(b"Host: ", b"Host:" + b" " * repeating.MAX_HEAD_BYTES)
+    with connected(server) as line:
+        assert [ask(*line, padded + body_of(0))[0] for _ in range(3)] == [200] * 3
+    assert len(routed) == 3
+
+
+class Transport:
+    """A transport that keeps written bytes."""
+
+    def __init__(self):
+        self.written, self.is_closed = b"", False
+
+    def get_extra_info(self, name, default=None):
+        return {"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)}.get(name, default)
+
+    def is_closing(self):
+        return self.is_closed
+
+    def write(self, data):
+        self.written += data
+
+    def close(self):
+        self.is_closed = True
+
+    abort = close
+
+    def pause_reading(self):
+        """Do nothing."""
+
+    resume_reading = pause_reading
+
+
+@pytest.fixture
+def protocol():
+    """A connection whose application replies with 204, and whose replier keeps the function to respond."""
+
+    async def app(scope, receive, send):
+        while (await receive()).get("more_body"):
+            pass
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+        repeating.offer_replier(scope, lambda body, respond: kept.append(respond) or True)
+
+    kept, loop = [], asyncio.new_event_loop()
+    config = uvicorn.Config(app, interface="asgi3", lifespan="off", log_level="error")
+    made = repeating.RepeatingProtocol(config, ServerState(), {}, _loop=loop)
+    made.kept, made.run = kept, lambda: loop.run_until_complete(asyncio.sleep(0.02))
+    made.connection_made(Transport())
+    made.data_received(PLAIN)
+    made.run()
+    yield made
+    loop.close()
+
+
+PLAIN = b"POST / HTTP/1.1\r\nHost: server\r\nContent-Length: 3\r\n\r\nabc"
+
+
+def test_a_reply_that_is_due_is_sent_before_the_server_closes_a_connection(protocol):
+    protocol.data_received(PLAIN)
+    protocol.shutdown()
+    assert not protocol.transport.is_closed
+    protocol.kept[0](200, b"content-length: 2\r\n", b"ok")
+    assert protocol.transport.written.endswith(b"content-length: 2\r\nconnection: close\r\n\r\nok")
+    assert protocol.transport.is_closed
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_server_closes_connections_without_a_request_at_once(protocol, count):
+    for _ in range(count):
+        protocol.data_received(PLAIN)
+        protocol.kept.pop()(200, b"", b"")
+    protocol.shutdown()
+    assert protocol.transport.is_closed
+
+
+def test_a_known_head_that_waits_for_its_body_gets_a_reply_at_the_end(protocol):
+    head, body = PLAIN[:-3], PLAIN[-3:]
+    protocol.data_received(head)
+    protocol.shutdown()
+    protocol.data_received(body)
+    protocol.run()
+    assert protocol.transport.written.count(b"204 No Content") == 2
+    assert protocol.transport.is_closed
+
+
+def test_an_idle_connection_has_a_time_limit_after_every_reply_and_an_empty_line(protocol):
+    assert protocol.timeout_keep_alive_task is not None
+    protocol.data_received(PLAIN)
+    assert protocol.timeout_keep_alive_task is None
+    protocol.kept[0](200, b"", b"")
+    assert protocol.timeout_keep_alive_task is not None
+    protocol.data_received(b"\r\n")
+    assert protocol.timeout_keep_alive_task is not None
+
+
+def test_a_fault_in_what_follows_a_reply_closes_the_connection(protocol, monkeypatch):
+    protocol.data_received(PLAIN)
+    protocol.data_received(PLAIN)
+    monkeypatch.setattr(protocol, "data_received", lambda data: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        protocol.kept[0](200, b"", b"")
+    assert protocol.transport.is_closed
+
+
+def test_a_lost_connection_is_not_kept_until_a_search_for_garbage(protocol):
+    protocol.data_received(PLAIN)
+    protocol.data_received(PLAIN)
+    protocol.connection_lost(None)
+    assert (protocol._known, protocol._later, protocol.scope.get("extensions")) == (None, b"", None)
 
 
 def test_the_token_of_the_owner_is_parsed_each_time(server, opened, routed):

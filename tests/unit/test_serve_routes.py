@@ -276,6 +276,14 @@ def test_a_prediction_that_fails_has_a_reply_in_the_usual_form(server, session, 
     assert headers["x-content-type-options"] == "nosniff"
 
 
+def test_a_decoder_that_does_not_start_fails_its_images_and_no_later_ones(server, session, monkeypatch):
+    image = cv2.imencode(".png", np.zeros((40, 60, 3), dtype=np.uint8))[1].tobytes()
+    with monkeypatch.context() as broken:
+        broken.setattr("driftlab.platform.field.media.MediaDecoder.images", lambda *_: 1 / 0)
+        assert sent(server, session, image)[0] == 500
+    assert sent(server, session, image)[0] == 200
+
+
 def test_only_the_path_of_a_session_predicts(server, session):
     for path in (f"/sessions/{session['id']}/x/predict", "/sessions//predict", "/predict"):
         assert raw(server, "POST", path, TOKEN, b"")[0] in (404, 405)
