@@ -79,7 +79,7 @@ class RepeatedPrediction:
     def __call__(self, body: memoryview, respond: Respond) -> bool:
         """Begin to predict; return False for a request to refuse, which the usual way does and charges again."""
         scope = self._scope
-        if scope[REFUSED](scope) is not None or scope[SESSION] != self._name:
+        if scope[REFUSED](scope) is not None:
             return False
         request = RunningRequest(scope[HUB].quotas, self._name)
         try:

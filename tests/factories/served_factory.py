@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import subprocess
 
 import numpy as np
+import pytest
 
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.field.client import Client
@@ -32,6 +35,17 @@ def upload(number, codec="h264"):
     images = rng_for(0, "upload", number).integers(0, 255, (2, 32, 48, 3)).astype(np.uint8)
     sampling = Sampling((number - 0.5, number - 0.25), float(number), codec=codec)
     return SampleMessage(number, float(number), sampling, pack(images, codec).payload).encode(FPS)
+
+
+def certificate(folder):
+    """Make a self-signed certificate for the loopback interface; skip the test without openssl."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl")
+    key, cert = folder / "key.pem", folder / "cert.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    about = ["-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*made, *about, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    return cert, key
 
 
 class FakeHub:

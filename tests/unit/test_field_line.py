@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import time
 
 import pytest
-from served_factory import ASKED, TOKEN, served
+from served_factory import ASKED, TOKEN, certificate, served
 from websockets.exceptions import InvalidMessage, InvalidStatus
 from websockets.sync.client import connect
 
@@ -23,19 +21,8 @@ from driftlab.platform.streaming.wire.samples import pack
 from driftlab.serve_apps.quotas import Limits
 
 
-def certificate(folder):
-    """Make a self-signed certificate for the loopback interface."""
-    key, cert = folder / "key.pem", folder / "cert.pem"
-    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    about = ["-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run([*made, *about, "-keyout", key, "-out", cert], check=True, capture_output=True)
-    return cert, key
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    if shutil.which("openssl") is None:
-        pytest.skip("needs openssl")
     folder = tmp_path_factory.mktemp("tls")
     tls = certificate(folder)
     with pytest.MonkeyPatch.context() as patch:

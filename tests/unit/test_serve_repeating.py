@@ -7,15 +7,17 @@ import contextlib
 import json
 import re
 import socket
+import ssl
 import threading
 import time
 
 import numpy as np
 import pytest
 import uvicorn
-from served_factory import ASKED, TOKEN, served
+from served_factory import ASKED, TOKEN, certificate, served
 from uvicorn.server import ServerState
 
+from driftlab.platform.field.request import parse_session_request
 from driftlab.serve_apps import repeating
 from driftlab.serve_apps.predicting import PredictionRoute
 from driftlab.serve_apps.quotas import Limits
@@ -66,10 +68,13 @@ def head_of(session, token=None, size=SIZE, **headers):
 
 @contextlib.contextmanager
 def connected(server):
-    with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
+    with contextlib.ExitStack() as ending:
+        connection = ending.enter_context(socket.create_connection(("127.0.0.1", server.port), 20))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with connection.makefile("rb") as replies:
-            yield connection, replies
+        if server.tls is not None:
+            context = ssl.create_default_context(cafile=server.tls[0])
+            connection = ending.enter_context(context.wrap_socket(connection, server_hostname="127.0.0.1"))
+        yield connection, ending.enter_context(connection.makefile("rb"))
 
 
 def reply(replies):
@@ -99,6 +104,17 @@ def test_a_repeated_request_has_the_reply_of_a_first_one(server, opened, routed,
     assert len(routed) == 5
     assert again == first
     assert len({one[2] for one in first}) == 4  # each image has its own prediction
+
+
+def test_requests_over_tls_are_repeated_too(tmp_path, routed):
+    with served(tmp_path / "served", Limits(), certificate(tmp_path)) as server:
+        session = server.hub.open(parse_session_request(ASKED))
+        head = head_of(dict(zip(("id", "token"), session, strict=True)))
+        with connected(server) as line:
+            alone = [ask(*line, head + body_of(number)) for number in range(3)]
+            assert len(routed) == 1
+            line[0].sendall(b"".join(head + body_of(number) for number in range(3)))
+            assert [reply(line[1]) for _ in range(3)] == alone
 
 
 def test_head_and_body_may_come_apart(server, opened, routed, monkeypatch):
