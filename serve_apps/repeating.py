@@ -67,13 +67,10 @@ class RepeatingProtocol(HttpToolsProtocol):
 
     def _parse(self, data: bytes) -> None:
         """Pass data to uvicorn; remember the head of a request that begins with them."""
+        if self._is_idle and not data.strip(b"\r\n"):
+            return  # an empty line begins no request, and uvicorn would end the time limit of an idle connection
         self._head = data[: data.find(END) + len(END)] if self._is_idle and END in data else b""
         super().data_received(data)
-        if self._is_idle and self.cycle is not None and self.timeout_keep_alive_task is None:
-            # An empty line has ended the time limit, and begun no request
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
 
     def _take(self, known: _Known, body: memoryview) -> bool:
         """Pass a body to the replier, and return whether it has accepted it."""
