@@ -31,9 +31,7 @@ SECURITY_HEADERS = {
 }
 ENCODED_HEADERS = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 HUB, SESSION = "driftlab.hub", "driftlab.session"  # of the scope: registry; the token's session, None for other tokens
-REFUSED = (
-    "driftlab.refused"  # of the scope: a function that takes it and checks the connection; returns None if it is valid
-)
+REFUSED = "driftlab.refused"  # of the scope: a function that checks a scope again, and returns a refusal or None
 DENIAL = "websocket.http.response"  # ASGI extension that refuses a WebSocket with an HTTP status
 
 
