@@ -57,7 +57,8 @@ QUICK: Mapping[str, Mapping[str, Any]] = {  # of the other members in its system
     "independent": {"keep_ratios": [1.0, 0.5], "epochs": 1},
     "surrogate": {"keep_ratios": [0.5], "epochs": 1},
 }
-STUDENTS = {"classification": "tiny_staged", "segmentation": "tiny", "detection": "tiny_detector"}  # by task
+STUDENTS = {"classification": "tiny_classifier", "segmentation": "tiny", "detection": "tiny_detector"}  # by task
+STAGED = "tiny_staged"  # for members that scale networks: some of them need stages
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,9 @@ class CheckResult:
     fault: str
 
 
-def world_of(fps: float, student: str = "tiny_staged") -> dict[str, Any]:
+def world_of(fps: float, student: str) -> dict[str, Any]:
     """Return an experiment of seconds: two applications on a board with load, in domains that change."""
-    signs = student == "tiny_staged"
+    signs = student in (STUDENTS["classification"], STAGED)
     workload = {
         "name": "domains:signs/depot" if signs else "domains:streets/driving_la",
         "alias": "checked",
@@ -155,8 +156,9 @@ def experiment_of(member: Member) -> dict[str, Any]:
         slots["adaptation"] |= {"step_choices": [1, 2]}
     batch = {"stream_batch": BATCH} if "stream_batch" in parameters(cls) else {}  # for several batches in a window
     slots[member.family] = {"name": member.name, **batch, **dict(member.params)}
+    student = STAGED if member.family == "scaling" else next(STUDENTS[task] for task in STUDENTS if task in tasks)
     return {
-        **world_of(FPS, next(STUDENTS[task] for task in STUDENTS if task in tasks)),
+        **world_of(FPS, student),
         "systems": [{"name": "checked", **slots}],
     }
 

@@ -13,14 +13,13 @@ from quick_factory import QUICK
 
 from driftlab.platform.core.system_table import SYSTEMS
 from driftlab.platform.core.systems import System
-from driftlab.platform.lab.contract import world_of
+from driftlab.platform.lab.contract import STAGED, STUDENTS, world_of
 from driftlab.platform.lab.poison import ENDS, past_of, poisoned
 from driftlab.platform.lab.seal import run
 from driftlab.platform.results.tables.diff import table_differences
 from driftlab.platform.results.tables.read import Run, open_run
 
 FPS, LENGTH_S, POISON_S = 4.0, 7.0, 5.7  # shorter than in `driftlab check`: members have quick parameters
-WORLD = world_of(FPS)
 
 
 def system_part(name: str) -> dict[str, Any]:
@@ -62,9 +61,11 @@ class ReadOnce(Run):
 
 def run_twice(names: Sequence[str], folder: Path, apps: int = 2) -> list[Run]:
     """Run systems in a world, and in the same world with another future."""
-    (workload,) = WORLD["workloads"]
+    scales = any(kind_of(SYSTEMS[name]) == "scaling" for name in names)
+    world = world_of(FPS, STAGED if scales else STUDENTS["classification"])
+    (workload,) = world["workloads"]
     workloads = [{**workload, "apps": workload["apps"][:apps], "duration_s": LENGTH_S}]
-    document = {**WORLD, "workloads": workloads, "systems": [system_part(name) for name in names]}
+    document = {**world, "workloads": workloads, "systems": [system_part(name) for name in names]}
     runs = [ReadOnce.open(run(document, out=folder / "clean").directory)]
     with poisoned(POISON_S):
         runs.append(ReadOnce.open(run(document, out=folder / "poisoned").directory))
