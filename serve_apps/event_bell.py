@@ -33,9 +33,7 @@ class EventBell:
                 return
             self._waiting.add(waiter)
         try:
-            await asyncio.wait_for(waiter[1], max_s)
-        except TimeoutError:
-            pass
+            await asyncio.wait([waiter[1]], timeout=max_s)
         finally:
             with self._lock:
                 self._waiting.discard(waiter)
