@@ -19,6 +19,7 @@ class DemoDevice:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None  # of its run
 
     @property
     def running(self) -> bool:
@@ -31,7 +32,9 @@ class DemoDevice:
         """
         with self._lock:
             if not self.running:
-                out = Path(tempfile.mkdtemp(prefix="driftlab-demo-")) / "run"
+                self._delete_run()
+                self._folder = tempfile.TemporaryDirectory(prefix="driftlab-demo-", ignore_cleanup_errors=True)
+                out = Path(self._folder.name) / "run"
                 command = [sys.executable, "-m", "driftlab", "device", "--server", url, "--name", "demo"]
                 self._process = subprocess.Popen(
                     [*command, "--workload", WORKLOAD, "--seconds", f"{seconds:g}", "--out", str(out)],
@@ -51,4 +54,10 @@ class DemoDevice:
                 except subprocess.TimeoutExpired:
                     self._process.kill()
                     self._process.wait()
+            self._delete_run()
             return self.running
+
+    def _delete_run(self) -> None:
+        if self._folder is not None:
+            self._folder.cleanup()
+        self._folder = None

@@ -311,7 +311,7 @@ class HostedSession:
     def work(self) -> None:
         """Run one training round on all waiting uploads, or produce a result with all weights."""
         with self._working:
-            if self.moved:
+            if self.closed:  # since it was chosen; its folder may be deleted already
                 return
             with self._lock:
                 until, resend, self.asked_all = self.received, self.asked_all, False

@@ -34,7 +34,7 @@ class Limits:
     received_bytes: float = 32 * 2**20  # bytes per second of bodies of one session
     resyncs: float = 0.1  # requests per second of one session for all weights
     requests: int = 64  # of one session at the same time
-    pending_bytes: int = 64 * 2**20  # of bodies and waiting uploads of one session
+    pending_bytes: int = 64 * 2**20  # of bodies of one session at the same time
     sockets: int = 4  # WebSockets of one session
 
 

@@ -87,7 +87,8 @@ async def open_session(
     A device of another version of the protocol is refused here, and not at its first upload.
     """
     check_format(format)
-    name, token = await run_in_threadpool(hub.open, asked)
+    # No thread of the pool waits for the training, since other routes need them. A client that leaves cancels nothing.
+    name, token = await asyncio.shield(asyncio.wrap_future(hub.begin_opening(asked)))
     return {"id": name, "token": token, "weights": f"/sessions/{name}/weights", "format": FORMAT}
 
 
@@ -179,8 +180,9 @@ async def start_demo(
     """Start a demo device on the server's computer."""
     demo: DemoDevice = request.app.state.demo
     scheme = "https" if hub.cert else "http"
-    url = f"{scheme}://127.0.0.1:{request.url.port}"  # not the host of the request, which a client can choose
-    return {"running": demo.start(url, hub.enrolment, seconds, hub.cert)}
+    port = request.scope["server"][1]  # that of the request is chosen by the client
+    started = partial(demo.start, f"{scheme}://127.0.0.1:{port}", hub.enrolment, seconds, hub.cert)
+    return {"running": await run_in_threadpool(started)}
 
 
 async def stop_demo(request: Request, hub: Owner) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -125,6 +125,20 @@ class SessionWorkerThread:
         self._meters.wait_s.observe(session.since_upload_s)
 
 
+@dataclass(frozen=True)
+class _TakenSession:
+    """A session that the registry has removed, and the thread of its rounds."""
+
+    name: str
+    session: HostedSession
+    runner: SessionWorkerThread
+
+    def drop(self) -> None:
+        """End the session and delete its files, after its current round."""
+        self.session.end()
+        self.runner.drop(self.name)
+
+
 class SessionRegistry:
     """The sessions of a server, or of one of its replicas, distributed over its workers."""
 
@@ -208,21 +222,18 @@ class SessionRegistry:
 
     def open(self, asked: SessionRequest) -> tuple[str, str]:
         """Open a session and return its id and its token; blocks while the network is trained."""
+        return self.begin_opening(asked).result()
+
+    def begin_opening(self, asked: SessionRequest) -> Future[tuple[str, str]]:
+        """Begin to open a session, for which one that is over is dropped if the server is full."""
         with self._lock:
             full = len(self.sessions) + self.opening >= self.max_sessions
             finished = next((name for name, one in self.sessions.items() if full and one.over), None)
-            if finished is not None:
-                self.drop(finished)
-            elif full:
+            if full and finished is None:
                 raise ServerFull(f"the server already has {self.max_sessions} sessions, its limit")
+            taken = None if finished is None else self._take_out(finished)
             self.opening += 1
-        try:
-            name, token = self._new_name(), secrets.token_urlsafe(24)
-            self._builder.submit(self._open, name, token, asked).result()
-        finally:
-            with self._lock:
-                self.opening -= 1
-        return name, token
+        return self._builder.submit(self._open_new, asked, taken)
 
     def _new_name(self) -> str:
         """Return an unused id of this replica's shards; raise if it has none."""
@@ -235,12 +246,10 @@ class SessionRegistry:
         """End a session and delete its files."""
         taken = self._take_out(name)
         if taken is not None:
-            session, runner = taken
-            session.end()
-            runner.drop(name)
+            taken.drop()
 
-    def _take_out(self, name: str) -> tuple[HostedSession, SessionWorkerThread] | None:
-        """Remove a session, and return it and the thread of its rounds; None if another thread has removed it."""
+    def _take_out(self, name: str) -> _TakenSession | None:
+        """Remove a session, and return it with the thread of its rounds; None if another thread has removed it."""
         with self._lock:
             session = self.sessions.pop(name, None)
             if session is None:
@@ -248,10 +257,11 @@ class SessionRegistry:
             self._forget_token(name)
             self._networks.drop(session)
             del self.devices[name]
-            return session, next(runner for runner in self._runners if name in runner.sessions)
+            return _TakenSession(name, session, next(one for one in self._runners if name in one.sessions))
 
     def _forget_token(self, name: str) -> None:
-        self.tokens = {digest: one for digest, one in self.tokens.items() if one != name}
+        for digest in [digest for digest, one in list(self.tokens.items()) if one == name]:
+            del self.tokens[digest]  # in place: a copy would lose a token that another thread adds meanwhile
 
     def drain(self, max_s: float) -> None:
         """Refuse new uploads and sessions, and wait up to `max_s` until all rounds are finished."""
@@ -268,6 +278,18 @@ class SessionRegistry:
         for worker in self._own:
             worker.close()
         self._builder.shutdown(cancel_futures=True)
+
+    def _open_new(self, asked: SessionRequest, taken: _TakenSession | None) -> tuple[str, str]:
+        """Drop a session after its current round, then open another; return its id and its token."""
+        try:
+            if taken is not None:
+                taken.drop()
+            name, token = self._new_name(), secrets.token_urlsafe(24)
+            self._open(name, token, asked)
+        finally:
+            with self._lock:
+                self.opening -= 1
+        return name, token
 
     def _open(self, name: str, token: str, asked: SessionRequest) -> None:
         folder = self.folder / name
@@ -324,4 +346,4 @@ class SessionRegistry:
         for name in leaving:
             taken = self._take_out(name)
             if taken is not None:
-                taken[1].release(name)
+                taken.runner.release(name)

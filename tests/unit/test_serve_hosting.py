@@ -349,6 +349,37 @@ def test_a_finished_session_is_replaced_by_a_new_one(tmp_path, monkeypatch):
     hub.close()
 
 
+def test_a_new_session_waits_for_the_round_of_the_one_that_it_replaces_and_nothing_else_does(tmp_path, monkeypatch):
+    hub = SessionRegistry(tmp_path, TOKEN, Limits(max_sessions=1))
+    first, _ = hub.open(parse_session_request(ASKED))
+    monkeypatch.setattr(hosting, "IDLE_TIMEOUT_S", -1000.0)
+    with hub.sessions[first].idle():  # as during a round
+        opening = hub.begin_opening(parse_session_request(ASKED))
+        assert hub.states() == {}
+        with pytest.raises(TimeoutError):
+            opening.result(0.2)
+    second, token = opening.result(30)
+    assert hub.session_of(digest_of(token)) == second
+    assert not (tmp_path / first).exists()
+    hub.close()
+
+
+def test_a_round_that_is_chosen_before_its_session_ends_does_nothing(session):
+    session.upload(upload(1))
+    session.end()
+    session.work()
+    assert (session.fault, session.history()) == ("", [])
+
+
+def test_no_token_is_lost_that_is_added_while_another_one_is_revoked(tmp_path):
+    hub = SessionRegistry(tmp_path, TOKEN)
+    (name, _), tokens = hub.open(parse_session_request(ASKED)), hub.tokens  # which another thread has read
+    hub.revoke(name)
+    tokens["a digest"] = "new"
+    assert hub.tokens == {"a digest": "new"}
+    hub.close()
+
+
 def test_a_repeated_request_does_not_repeat_its_round(session, tmp_path):
     session.upload(upload(1))
     request = RoundRequest(tmp_path, session.asked, until=1, now_s=1.0, known=0)

@@ -7,6 +7,7 @@ import http.client
 import json
 import threading
 import time
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -25,6 +26,7 @@ from driftlab.serve_apps.tokens import enrolment_of
 
 pytestmark = pytest.mark.waits
 
+JSON = {"Content-Type": "application/json"}
 LIMITS = Limits(
     max_sessions=2, body_bytes=160_000, image_bytes=160_000, wrong_tokens=1e6, resyncs=0.01, sockets=1, openings=0.01
 )
@@ -304,3 +306,36 @@ def test_predictions_that_wait_for_a_new_network_delay_no_other_request(server, 
         assert not found
     asking.join(20)
     assert found == [200]
+
+
+@pytest.mark.slow
+def test_devices_that_wait_for_their_training_delay_no_other_request(server, session, monkeypatch):
+    """More of them than the event loop has threads; they also wait for the place of a session that trains."""
+    training, opened = threading.Event(), []
+    monkeypatch.setattr(server.hub, "_open", lambda *_: training.wait(30))
+    monkeypatch.setattr(server.hub, "limits", replace(server.hub.limits, max_sessions=100))
+    body = json.dumps(ASKED).encode()
+    clients = [
+        threading.Thread(target=lambda: opened.append(raw(server, "POST", "/sessions", TOKEN, body, **JSON)))
+        for _ in range(50)
+    ]
+    for client in clients:
+        client.start()
+    until_s = time.monotonic() + 20
+    while server.hub.opening < len(clients):
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
+    assert raw(server, "GET", f"/sessions/{session['id']}/updates", session["token"])[0] == 200
+    training.set()
+    for client in clients:
+        client.join(20)
+    assert [status for status, _, _ in opened] == [200] * len(clients)
+    assert server.hub.opening == 0
+
+
+def test_the_demo_device_is_sent_to_the_port_of_the_server(server, monkeypatch):
+    demo = server.app.api.state.demo
+    monkeypatch.setattr(demo, "start", lambda url, *_: url)
+    for host in ("127.0.0.1", "elsewhere:9"):
+        body = raw(server, "POST", "/demo", TOKEN, b'{"seconds": 9}', Host=host, **JSON)[1]
+        assert json.loads(body) == {"running": f"http://127.0.0.1:{server.port}"}
