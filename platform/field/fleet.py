@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from driftlab.errors import DriftlabError, first_line
+from driftlab.errors import DriftlabError, RunError, first_line
 from driftlab.platform.field.agent import Agent
 from driftlab.platform.field.request import SessionRequest
 from driftlab.platform.field.tables import write_run
@@ -17,8 +18,6 @@ from driftlab.platform.field.ticket import join
 from driftlab.platform.lab.seal import create_run
 from driftlab.platform.results.tables.read import Run, open_run
 from driftlab.platform.results.tables.run_pair import update_waits
-
-MAX_DEVICES = 1000
 
 
 @dataclass(frozen=True)
@@ -51,14 +50,15 @@ class Fleet:
 
         A device that fails does not stop the others; its error is added to `faults`.
         """
-        agents = []
+        agents: dict[int, Agent] = {}
         for number, asked in enumerate(self.asked):
-            agents.append(Agent(join(self.server, self.token, asked)))
-            tell(f"{number + 1} of {len(self.asked)} sessions are open")
-        delays = np.linspace(0.0, spread_s, len(agents), endpoint=False)
+            with self._noting_faults(number):
+                agents[number] = Agent(join(self.server, self.token, asked))
+                tell(f"{len(agents)} of {len(self.asked)} sessions are open")
+        delays = np.linspace(0.0, spread_s, len(self.asked), endpoint=False).tolist()
         threads = [
-            threading.Thread(target=self._run_device, args=(number, agent, delay), daemon=True)
-            for number, (agent, delay) in enumerate(zip(agents, delays.tolist(), strict=True))
+            threading.Thread(target=self._run_device, args=(number, agent, delays[number]), daemon=True)
+            for number, agent in agents.items()
         ]
         for thread in threads:
             thread.start()
@@ -67,7 +67,7 @@ class Fleet:
                 thread.join()
         finally:
             self._stop.set()
-        return report_of([self._folder_of(number) for number in range(len(agents))], len(self.faults))
+        return report_of([self._folder_of(number) for number in range(len(self.asked))], len(self.faults))
 
     def _folder_of(self, number: int) -> Path:
         return self.folder / f"device-{number:04d}"
@@ -75,13 +75,24 @@ class Fleet:
     def _run_device(self, number: int, agent: Agent, delay_s: float) -> None:
         if self._stop.wait(delay_s):
             return
+        with (
+            self._noting_faults(number),
+            create_run(agent.cell.experiment, self._folder_of(number)) as directory,
+        ):
+            agent.begin(directory)
+            agent.run()
+            write_run(agent, directory)
+            agent.seal()
+            if agent.traffic.failed:
+                raise RunError(f"the session ended early: {agent.traffic.failed}")
+
+    @contextmanager
+    def _noting_faults(self, number: int) -> Iterator[None]:
         try:
-            with create_run(agent.cell.experiment, self._folder_of(number)) as directory:
-                agent.begin(directory)
-                agent.run()
-                write_run(agent, directory)
-        except DriftlabError as error:
-            self.faults.append(f"device {number}: {first_line(error)}")
+            yield
+        except Exception as error:  # a full disk or a fault of one device: the others go on
+            kind = "" if isinstance(error, DriftlabError) else f"{type(error).__name__}: "
+            self.faults.append(f"device {number}: {kind}{first_line(error)}")
 
 
 def report_of(folders: Sequence[Path], failed: int) -> FleetReport:

@@ -14,9 +14,12 @@ from benchmarks.field import attacks
 from benchmarks.field.attacks import KINDS, Attacker
 from benchmarks.field.fuzz import RequestDrawing
 from benchmarks.field.proxy import Proxy
-from driftlab.platform.field.client import Client
+from driftlab.platform.field import fleet
+from driftlab.platform.field.agent import Agent
+from driftlab.platform.field.client import Client, ServerUnavailable
 from driftlab.platform.field.fleet import Fleet
 from driftlab.platform.field.request import parse_session_request
+from driftlab.platform.field.ticket import join
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +38,36 @@ def test_a_fleet_runs_its_devices_in_parallel(server, tmp_path):
     assert report.uploads >= 2
     assert report.up_bytes > 0
     assert {path.name for path in (tmp_path / "fleet").iterdir()} == {"device-0000", "device-0001"}
+
+
+@pytest.mark.slow
+def test_a_fleet_counts_each_device_that_fails_and_runs_the_others(server, tmp_path, monkeypatch):
+    short = {**ASKED["workload"], "duration_s": 3}
+    asked = [parse_session_request({**ASKED, "workload": short, "seed": seed}) for seed in range(4)]
+
+    def joined(url, token, one):
+        if one.seed == 0:
+            raise ServerUnavailable("the server is full")
+        return join(url, token, one)
+
+    def begun(agent, directory):
+        if agent.ticket.asked["seed"] == 1:
+            raise OSError("the disk is full")
+        begin(agent, directory)
+        if agent.ticket.asked["seed"] == 2:
+            server.client().ask_json("DELETE", f"/sessions/{agent.ticket.id}")
+
+    begin = Agent.begin
+    monkeypatch.setattr(fleet, "join", joined)
+    monkeypatch.setattr(Agent, "begin", begun)
+    run = Fleet(server.url, TOKEN, asked, tmp_path / "fleet")
+    report = run.run(spread_s=0.0)
+    assert (report.devices, report.failed) == (4, 3)
+    full, disk, dropped = sorted(run.faults)
+    assert full == "device 0: the server is full"
+    assert disk == "device 1: OSError: the disk is full"
+    assert dropped.startswith("device 2: the session ended early: ")
+    assert "journal" not in {file.name for file in (tmp_path / "fleet/device-0003").iterdir()}
 
 
 @pytest.mark.slow
