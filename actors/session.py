@@ -203,7 +203,7 @@ class RaySession:
             self.checkpoint()
 
     def _settle(self, pending: Checkpoint) -> None:
-        """Truncate the log at a checkpoint if every actor has delivered its part."""
+        """Use a checkpoint once every actor has delivered its part; the calls before it need no results then."""
         if len(ray.wait(pending.sizes, num_returns=len(pending.sizes), timeout=0)[0]) < len(pending.sizes):
             return
         self._pending = None

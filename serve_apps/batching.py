@@ -121,7 +121,7 @@ class _Lane:
     """A queue with a thread and a decoder."""
 
     def __init__(self, charge: Callable[[HostedSession, float], None], nice: int) -> None:
-        self.decoder, self._charge = MediaDecoder(nice), charge
+        self.decoder, self._charge = MediaDecoder(), charge
         self._waiting: OrderedDict[HostedSession, list[_Waiting]] = OrderedDict()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="inference", initializer=os.nice, initargs=(nice,))
         self._pump: asyncio.Task[None] | None = None

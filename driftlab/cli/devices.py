@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import datetime
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -60,7 +61,7 @@ def revoke(names: Names, server: Server = URL, token: OwnerToken = None) -> None
     """Refuse the tokens of devices from now on, and end their sessions; the files stay on the server."""
     client = _client(server, token)
     for name in names:
-        client.ask_json("DELETE", f"/sessions/{name}/token")
+        client.ask_json("DELETE", f"/sessions/{quote(name, safe='')}/token")
         say(f"revoked {name}")
 
 

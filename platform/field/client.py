@@ -19,6 +19,8 @@ from driftlab.platform.core.documents import read_json
 TIMEOUT_S = 40.0  # longer than a long poll of the server
 BUILD_S = 900.0  # for a request that makes the server train a network
 FIRST_WAIT_S, MAX_WAIT_S = 0.5, 15.0
+MAX_AFTER_S = 120.0  # that a server may let a device wait
+SECONDS = re.compile(r"[0-9]{1,9}")  # in the header Retry-After
 MAX_REPLY_BYTES = 64 * 2**20  # of a reply, unless the request allows more
 MAX_HEAD_BYTES = 64 * 2**10  # of the headers of a reply
 CHUNK_BYTES, SLOW_S, MIN_BYTES_PER_S = 64 * 2**10, 60.0, 100.0  # a reply that takes longer must not be slower
@@ -213,9 +215,9 @@ class Client:
             return data
         text = shortened(data.decode("utf-8", "replace"), 300)
         if reply.status in RETRY_STATUSES or reply.status >= 500:
-            after = reply.getheader("Retry-After")
+            after = reply.getheader("Retry-After") or ""
             raise ServerUnavailable(
-                f"{path}: {reply.status} {text}", float(after) if after and after.isdigit() else None
+                f"{path}: {reply.status} {text}", min(float(after), MAX_AFTER_S) if SECONDS.fullmatch(after) else None
             )
         if reply.status == 410:
             raise SessionExpired(text)
@@ -247,13 +249,14 @@ def _date_of(reply: http.client.HTTPResponse) -> float | None:
 
 
 def _is_address(url: str) -> bool:
-    """Return whether a URL is HTTP or HTTPS with a host and port that sockets accept."""
+    """Return whether a URL is HTTP or HTTPS with a host and a port that sockets accept, and nothing else."""
     try:
         parts = urlsplit(url)
         host, _ = (parts.hostname or "").encode("idna"), parts.port
     except ValueError:
         return False
-    return parts.scheme in ("http", "https") and bool(host)
+    rest = parts.path.strip("/") or parts.query or parts.fragment or parts.username
+    return parts.scheme in ("http", "https") and bool(host) and not rest
 
 
 @dataclass

@@ -24,6 +24,7 @@ FILE = "journal"  # next to the tables, until they are written
 FLUSH_S = 5.0  # between two entries
 HEAD = struct.Struct("<4sII")  # magic, bytes, CRC-32
 MAGIC = b"dj01"
+FIX = "Resume the device by the version of driftlab that wrote it."
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # changes when the computer starts
 
 
@@ -117,15 +118,17 @@ def read_entries(path: Path) -> list[JournalEntry]:
     start, entries = 0, []
     while start + HEAD.size <= len(data):
         magic, size, check = HEAD.unpack_from(data, start)
+        if magic != MAGIC and magic[:2] == MAGIC[:2]:
+            raise RequestError(
+                f"'{path}' has another format. Resume the device by the version of driftlab that wrote it."
+            )
         body = data[start + HEAD.size : start + HEAD.size + size]
         if magic != MAGIC or len(body) != size or zlib.crc32(body) != check:
             break
         try:
             entries.append(load_objects(body))
         except WireError as error:
-            raise RequestError(
-                f"'{path}' cannot be read: {error}. Resume the device by the version of driftlab that wrote it."
-            ) from error
+            raise RequestError(f"'{path}' cannot be read: {error}. {FIX}") from error
         start += HEAD.size + size
     if start < len(data):
         os.truncate(path, start)

@@ -44,11 +44,11 @@ class DecoderCrashed(WireError):
 
 
 class MediaDecoder:
-    """A child process that decodes one request at a time; it starts at the first one."""
+    """A child process that decodes one request at a time; it starts at the first one, with its thread's priority."""
 
-    def __init__(self, nice: int = 0) -> None:
+    def __init__(self) -> None:
         self.cpu_s = 0.0  # of all requests
-        self._nice, self._lock = nice, threading.Lock()
+        self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
@@ -118,7 +118,7 @@ class MediaDecoder:
         environment |= {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, *map(str, (theirs.fileno(), self._nice, MEMORY_BYTES))],
+                [sys.executable, "-m", __name__, *map(str, (theirs.fileno(), MEMORY_BYTES))],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -206,12 +206,11 @@ def _serve(source: socket.socket) -> None:
         source.sendall(b"".join([HEAD.pack(len(head)), head, *frames]))
 
 
-def main(number: int, nice: int, memory_bytes: int) -> None:
+def main(number: int, memory_bytes: int) -> None:
     """Serve the requests of a parent on an inherited socket."""
     import cv2
 
     cv2.setNumThreads(1)
-    os.nice(nice)
     _limit_memory(memory_bytes)
     with contextlib.suppress(EOFError, ConnectionError), socket.socket(fileno=number) as source:
         _serve(source)

@@ -24,6 +24,9 @@ def test_devices_are_listed_and_revoked(tmp_path):
         line = next(one for one in driftlab("devices", "list", *common).output.splitlines() if opened["id"] in one)
         assert "127.0.0.1" in line
         assert line.split()[-1] == "open"
+        for unknown in ("a b", "é", "../x", "?"):
+            with pytest.raises(RequestError, match="404"):
+                raise driftlab("devices", "revoke", unknown, *common).exception
         assert driftlab("devices", "revoke", opened["id"], *common).output == f"revoked {opened['id']}\n"
         with pytest.raises(RequestError, match="401"):
             client.ask("GET", path)

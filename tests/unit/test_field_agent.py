@@ -315,10 +315,13 @@ def test_a_foreign_server_gives_one_message(number):
 @pytest.mark.parametrize(
     ("server", "token"),
     [
-        *((f"http://{place}", "token") for place in ("[::1", "h:99999", "h:x", ":9", "x" * 300, "é" * 300)),
+        *(
+            (f"http://{place}", "token")
+            for place in ("[::1", "h:99999", "h:x", ":9", "x" * 300, "é" * 300, "h:9/sessions", "h:9?a=1", "a@h:9")
+        ),
         *(("http://h:9", token) for token in ("", "a\nb", "\N{SNOWMAN}", "x" * 20 + "é")),
     ],
-    ids=range(10),
+    ids=range(13),
 )
 def test_a_client_refuses_invalid_addresses_and_tokens(server, token):
     with pytest.raises(RequestError):
@@ -335,6 +338,16 @@ def test_waiting_times_double_with_jitter_up_to_a_limit():
 
 def test_a_waiting_time_follows_the_server():
     assert Backoff().next_s(ServerUnavailable("full", 8.0)) >= 6.0
+
+
+@pytest.mark.parametrize(
+    ("header", "after_s"), [("8", 8.0), ("86400", 120.0), ("9" * 4000, None), ("²", None)], ids=range(4)
+)
+def test_a_server_chooses_the_waiting_time_within_a_limit(header, after_s):
+    reply = SimpleNamespace(status=429, getheader=lambda name: header)
+    with pytest.raises(ServerUnavailable) as caught:
+        Client("http://127.0.0.1:9", "token")._checked_body(reply, b"full", "/")
+    assert caught.value.after_s == after_s
 
 
 def test_a_client_raises_for_an_unreachable_server():

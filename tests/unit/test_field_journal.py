@@ -80,6 +80,16 @@ def test_a_journal_of_another_version_is_refused(tmp_path):
         read_entries(path)
 
 
+def test_a_journal_of_another_format_is_refused_and_kept(tmp_path):
+    path = tmp_path / "journal"
+    journal_of(path, 1)
+    path.write_bytes(b"dj99" + path.read_bytes()[len(MAGIC) :])
+    before = path.read_bytes()
+    with pytest.raises(RequestError, match="by the version of driftlab that wrote it"):
+        read_entries(path)
+    assert path.read_bytes() == before
+
+
 def test_a_full_disk_is_reported(tmp_path):
     journal = Journal(tmp_path / "missing" / "journal")
     journal.add(Clocks.read(0.0, None), Ledger(), Account(), {}, {})
