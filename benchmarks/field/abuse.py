@@ -86,8 +86,8 @@ ABUSES: Mapping[str, Callable[[int, Mapping[str, Any]], object]] = {
 }
 
 
-def _abuse(kind: str, port: int, opened: Mapping[str, Any]) -> None:
-    """Repeat an abuse from many threads until this process is killed.
+def _abuse(kind: str, port: int, opened: Mapping[str, Any], attempts: Any) -> None:
+    """Repeat an abuse from many threads until this process is killed, and count the attempts.
 
     It stands for another computer, so it takes only the processor time that the server and its device leave.
     """
@@ -97,6 +97,7 @@ def _abuse(kind: str, port: int, opened: Mapping[str, Any]) -> None:
         while True:
             with contextlib.suppress(OSError, http.client.HTTPException):
                 ABUSES[kind](port, opened)
+            attempts.value += 1  # not exact, as threads share it
 
     for _ in range(THREADS):
         threading.Thread(target=repeat, daemon=True).start()
@@ -139,12 +140,16 @@ def run_abuses(seconds: float, kinds: Sequence[str]) -> tuple[dict[str, object],
             victim.measure(2.0)
             for kind in kinds:
                 quiet = victim.measure(seconds)
-                attacker = multiprocessing.get_context("spawn").Process(target=_abuse, args=(kind, server.port, thief))
+                spawn = multiprocessing.get_context("spawn")
+                attempts = spawn.Value("q", 0)
+                attacker = spawn.Process(target=_abuse, args=(kind, server.port, thief, attempts))
                 attacker.start()
                 time.sleep(3.0)  # its imports
                 found[kind] = abused = victim.measure(seconds)
                 attacker.kill()
                 attacker.join()
+                if not attempts.value:
+                    broken.append(f"{kind}: the attacker did nothing")
                 if abused["refused"] or abused["p99_ms"] > MAX_SLOWER * quiet["p99_ms"]:
                     broken.append(f"{kind}: {abused}, quiet {quiet}")
                 if abused["memory_mb"] > MAX_LARGER * quiet["memory_mb"]:

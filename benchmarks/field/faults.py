@@ -65,7 +65,8 @@ class Disturbed:
             time.sleep(self.dice.uniform(0.0, 4.0))
             self.server.start()
         elif kind in self.server.parts:
-            self.server.kill_part(kind)
+            if not self.server.kill_part(kind):
+                return device
         elif kind == "device" and (self.folder / "run/field.json").exists() and device.poll() is None:
             device.send_signal(signal.SIGKILL)
             device.wait()
@@ -79,6 +80,8 @@ class Disturbed:
             description = f"cut for {seconds:.1f} s"
         elif kind == "drop":
             proxy.drop()
+        else:
+            return device
         self.done.append(description)
         return device
 

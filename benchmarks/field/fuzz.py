@@ -297,11 +297,12 @@ def _send(drawn: Drawn, server: ServerProcess, drawing: RequestDrawing) -> Itera
     """Send a request, one in five uploads by WebSocket; yield its violation (or "") and its status."""
     if drawn.path.endswith("/uploads") and drawing.dice.random() < 0.2:
         line = Line(server.client(drawing.session["token"]), f"/sessions/{drawing.session['id']}")
-        if line.open(0) and line._open is not None:
+        is_open = line.open(0)
+        if is_open and line._open is not None:
             line._open.send(drawn.body or b"")
             line.receive(REPLY_TIMEOUT_S)
         line.close()
-        yield "", 101
+        yield ("", 101) if is_open else ("its WebSocket is refused", 0)
         return
     try:
         status = drawn.ask(server.port)

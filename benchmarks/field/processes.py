@@ -82,7 +82,7 @@ class ServerProcess:
         """End the server."""
         self.kill()
 
-    def kill_part(self, part: str) -> None:
+    def kill_part(self, part: str) -> bool:
         """Raise an error: a server without Ray has no child processes."""
         raise ValueError(f"a server without Ray has no {part}")
 
@@ -99,12 +99,15 @@ class RayServerProcess(ServerProcess):
         folder = str(self.folder / "kept")
         return ["-m", "driftlab", "serve", "--port", str(self.port), "--state-dir", folder, "--rate-limit", "5000"]
 
-    def kill_part(self, part: str) -> None:
-        """Kill the processes of one kind below the server."""
+    def kill_part(self, part: str) -> bool:
+        """Kill the processes of one kind below the server; return whether there were any."""
+        killed = False
         for process in psutil.Process(self.process.pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 if (process.cmdline() or [""])[0].startswith(self.parts[part]):
                     process.kill()
+                    killed = True
+        return killed
 
     def stop(self) -> None:
         """End the server and its Ray."""

@@ -14,11 +14,13 @@ import pytest
 pytestmark = pytest.mark.xdist_group("sources")  # which are parsed once
 
 ROOTS = ("datasets", "platform", "actors", "serve_apps", "tune_spaces")
-FREE = "errors _torchvision datasets platform"  # `platform` is the bare folder: each room in it has its own row
+FREE = "errors renamed determinism _torchvision datasets platform"  # `platform` is the bare folder: each room in it has its own row
 METHODS = f"{FREE} core world networks scaling adaptation streaming scheduling"
 PLATFORM = f"{METHODS} sim results lab tune field"
 MAY_IMPORT: Mapping[str, str] = {  # allowed imports: the rows above the row; `base` is one module
-    "errors": "",
+    "renamed": "",
+    "errors": "renamed",
+    "determinism": "errors",
     "_torchvision": "",
     "datasets": "errors _torchvision",
     "core": FREE,
@@ -31,14 +33,17 @@ MAY_IMPORT: Mapping[str, str] = {  # allowed imports: the rows above the row; `b
     "sim": METHODS,
     "results": f"{FREE} core world networks",
     "lab": f"{METHODS} sim results",
-    "tune": f"{METHODS} sim results lab",
-    "field": f"{METHODS} sim results lab",
-    "actors": PLATFORM,
+    "device_builder": f"{METHODS} sim",
+    "one_process": f"{METHODS} sim results lab device_builder",
+    "tune": f"{METHODS} sim results lab one_process",
+    "field": f"{METHODS} sim results lab one_process",
+    "actors": f"{PLATFORM} device_builder",
     "serve_apps": f"{PLATFORM} actors",
     "tune_spaces": f"{PLATFORM} actors",
-    "cli": f"{PLATFORM} actors serve_apps tune_spaces",
+    "cli": f"{PLATFORM} one_process actors serve_apps tune_spaces",
 }
-ROOMS = tuple(MAY_IMPORT)[3:15]
+BESIDE = ("renamed", "errors", "determinism", "_torchvision", "device_builder", "one_process", "cli")
+ROOMS = tuple(name for name in MAY_IMPORT if name not in (*BESIDE, *ROOTS))
 EXCEPTIONS = {  # imports against the table, each for one function or table without any state
     "driftlab.platform.results.relations.traffic": "driftlab.platform.streaming.wire.values.bytes_of",
     "driftlab.platform.results.relations.sharing": "driftlab.platform.scheduling.costs.weigh_cost",
