@@ -42,8 +42,8 @@ class NodeHostActor:
 
     @ray.method(max_task_retries=-1)
     def ready(self, *payloads: Any) -> str:
-        """Return the actor's name once its process and these payloads exist; Ray retries without limit."""
-        return self._name
+        """Return the id of the computer once the process and these payloads exist; Ray retries without limit."""
+        return ray.get_runtime_context().get_node_id()
 
     def place(self, address: tuple[str, int, NodeId], *args: Any) -> None:
         self._host.place(*address, *args)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import ray
@@ -93,14 +95,20 @@ class RayBackend:
                 self._users -= 1
                 self._gate.notify_all()
 
-    def get(self, reference: Any, slot: ActorSlot | None) -> Any:
-        """Wait for a value; raise RunError if the run has ended or its actor lacks resources to start."""
+    def get(self, reference: Any, actors: Callable[[], Iterable[ActorSlot]] = tuple, until_s: float = math.inf) -> Any:
+        """Wait for a value that needs some actors, and check them meanwhile.
+
+        Raise RunError if the run has ended or an actor lacks resources to start, NodeDiedError if one has lost its
+        computer, and GetTimeoutError after `until_s` on the monotonic clock.
+        """
         while True:
             with self.using():
                 try:
                     return ray.get(reference, timeout=POLL_INTERVAL_S)
                 except exceptions.GetTimeoutError:
-                    if slot is not None:
+                    if time.monotonic() > until_s:
+                        raise
+                    for slot in actors():
                         self.pool.check(slot)
                 except exceptions.RayError:
                     self._cluster.check()  # if Ray itself is lost, repeating calls cannot help

@@ -7,22 +7,25 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import ray
+from ray import exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from driftlab.actors.actors import ACTORS
 from driftlab.actors.cluster import PROCESS_BYTES, Cluster, ClusterConfig, gpu_share
 from driftlab.errors import RequestError, RunError
-from driftlab.platform.sim.session import Kind
+from driftlab.platform.sim.session import Kind, NodeId
 
 GIB = 2**30
 CPUS_PER_ACTOR = 0.001  # of an actor that mostly waits; with 0, Ray would not spread them over computers
 START_TIMEOUT_S = 60.0  # for one actor to start on a busy computer
 GROW_TIMEOUT_S = 600.0  # for one actor to start on a cluster, which may have to add a computer
+RESTART_TIMEOUT_S = 60.0  # for one actor to restart, before another one takes its nodes
+NODES_INTERVAL_S = 5.0  # between questions which computers live
 CELL_BYTES = 3 * PROCESS_BYTES  # of a process that computes whole cells; measured: 500 MiB
 RACKED: frozenset[Kind] = frozenset({"device", "application"})
 ON_GPU: frozenset[Kind] = frozenset({"application", "teacher", "learner", "builder", "cell"})
@@ -37,7 +40,7 @@ class ActorSlot:
     name: str
     kind: Kind
     actor: Any
-    ready: Any  # reference that is available when the actor has started
+    ready: Any  # reference of the id of its computer, available when the actor has started
     resources: Mapping[str, float] = field(default_factory=dict)  # that it requested from Ray
     born: float = field(default_factory=time.monotonic)
     nodes: Counter[Kind] = field(default_factory=Counter)
@@ -54,6 +57,8 @@ class Pool:
         self._numbers: dict[str, itertools.count[int]] = {}
         self._lock = threading.Lock()
         self._newest = threading.local()  # slot of each thread's newest cell
+        self._alive, self._living_until_s = frozenset[str](), 0.0
+        self._away: dict[ActorSlot, Any] = {}  # actors without a computer, and references that exist when they restart
 
     @property
     def whole_cells(self) -> int:
@@ -74,6 +79,7 @@ class Pool:
         """
         newest = getattr(self._newest, "slot", None) if kind == "cell" else None
         with self._lock:
+            self._return()
             slots = self._slots.get(self._label(kind), [])
             best = min(slots, key=lambda slot: (slot.nodes[kind], slot is not newest), default=None)
             slot = best if best is not None and self._suffices(kind, best, len(slots)) else self._start(kind)
@@ -98,22 +104,67 @@ class Pool:
         """Kill an actor that `twin` started."""
         self._cluster.run(lambda: ray.kill(slot.actor))
 
+    def replace(self, slot: ActorSlot, nodes: Sequence[NodeId]) -> ActorSlot | None:
+        """Return the actor that takes over nodes of one that has no computer; None if there is no other of its class.
+
+        The actor gets no new nodes before it has restarted.
+        """
+        with self._lock:
+            slots = self._slots.get(self._label(slot.kind), [])
+            others = [one for one in slots if one is not slot]
+            if not others:
+                return None
+            if slot in slots:
+                slots.remove(slot)
+                self._away[slot] = slot.actor.ready.remote()
+            moved, other = Counter(node.kind for node in nodes), min(others, key=lambda one: one.nodes.total())
+            slot.nodes -= moved
+            other.nodes += moved
+            return other
+
+    def _return(self) -> None:
+        """Use the actors again that have found a computer."""
+        for slot in [one for one, ready in self._away.items() if ray.wait([ready], timeout=0)[0]]:
+            del self._away[slot]
+            self._slots[self._label(slot.kind)].append(slot)
+
     def check(self, slot: ActorSlot) -> None:
-        """Raise RunError if an actor has not started in time and the cluster lacks resources for it."""
-        limit_s = START_TIMEOUT_S if self._cluster.local else GROW_TIMEOUT_S
-        if time.monotonic() - slot.born < limit_s or ray.wait([slot.ready], timeout=0)[0]:
+        """Raise RunError if an actor has not started in time and the cluster lacks resources for it.
+
+        Raise NodeDiedError if its computer is lost: Ray would hold its calls until there is another one.
+        """
+        if ray.wait([slot.ready], timeout=0)[0]:
+            if not self._cluster.local and ray.get(slot.ready) not in self._living():
+                raise exceptions.NodeDiedError(f"The computer of {slot.name} is lost.")
             return
+        if time.monotonic() - slot.born < self.start_timeout_s:
+            return
+        if lacking := self.lacking(slot):
+            raise RunError(
+                f"Actor {slot.name} cannot start: the cluster lacks {lacking}. Reduce --workers or "
+                "compute.gpus_per_actor, or wait."
+            )
+
+    def _living(self) -> Collection[str]:
+        """Return the ids of the computers that lived a few seconds ago."""
+        if time.monotonic() > self._living_until_s:
+            nodes = self._cluster.run(ray.nodes)
+            self._alive = frozenset(node["NodeID"] for node in nodes if node["Alive"])
+            self._living_until_s = time.monotonic() + NODES_INTERVAL_S
+        return self._alive
+
+    @property
+    def start_timeout_s(self) -> float:
+        return START_TIMEOUT_S if self._cluster.local else GROW_TIMEOUT_S
+
+    def lacking(self, slot: ActorSlot) -> str:
+        """Return the resources that the cluster lacks for an actor; empty if it lacks none."""
         free = self._cluster.run(ray.available_resources)
-        lacking = [
+        return ", ".join(
             f"{name} ({free.get(name, 0):g} free, {amount:g} required)"
             for name, amount in slot.resources.items()
             if free.get(name, 0) < amount
-        ]
-        if lacking:
-            raise RunError(
-                f"Actor {slot.name} cannot start: the cluster lacks {', '.join(lacking)}. Reduce --workers or "
-                "compute.gpus_per_actor, or wait."
-            )
+        )
 
     def _suffices(self, kind: Kind, best: ActorSlot, count: int) -> bool:
         if kind in RACKED and (most := self._config.devices_per_actor) is not None:
@@ -123,10 +174,10 @@ class Pool:
     def _limit(self, kind: Kind) -> int:
         if kind == "recorder":
             return 1
-        share = self._gpus(kind)
-        if not share:
-            return self.workers
-        return max(1, min(self.workers, int(self._cluster.gpus / share / self._kinds_on_gpu)))
+        share, most = self._gpus(kind), self.workers
+        if share:
+            most = min(most, int(self._cluster.gpus / share / self._kinds_on_gpu))
+        return max(1, most - sum(self._label(one.kind) == self._label(kind) for one in self._away))
 
     @property
     def _kinds_on_gpu(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray import exceptions
 
+from driftlab.actors import pool
 from driftlab.actors.node_host import Failure, StaleCall
 from driftlab.actors.pool import ActorSlot
 from driftlab.errors import RunError
@@ -96,6 +98,7 @@ class RaySession:
         self._steps: dict[NodeId, int] = {}
         self._epoch = 0
         self._log: list[LoggedCall] = []
+        self._others: set[RaySession] = set()  # whose payloads are used here
         self._cut = Checkpoint()
         self._pending: Checkpoint | None = None
         self._due = CHECKPOINT_CALLS
@@ -124,7 +127,7 @@ class RaySession:
             with self._lock:
                 epoch, head = self._epoch, job.head
             try:
-                reply = self._backend.get(head, self._slots.get(job.node))
+                reply = self._backend.get(head, self._actors)
             except exceptions.RayError as error:
                 if not is_loss(error) or attempt == MAX_RECOVERIES:
                     raise RunError(_describe_loss(job, error, attempt)) from error
@@ -171,6 +174,7 @@ class RaySession:
         """Log a call; it holds those arguments whose calls a replay would not repeat."""
         horizon = (self._pending or self._cut).index
         logged = [arg.call if self._owns(arg) and arg.call.index >= horizon else arg for arg in args]
+        self._others |= {arg.session for arg in args if isinstance(arg, RayJob) and arg.session is not self}
         call = LoggedCall(node, verb, tuple(logged), len(self._log))
         self._log.append(call)
         return call
@@ -232,8 +236,14 @@ class RaySession:
                 self._cut = Checkpoint()
             if attempt >= MAX_SHARED_RECOVERIES:
                 self._move_away()
+            self._await_actors()
             self._revive_others()
             self._rewind()
+
+    def _actors(self) -> set[ActorSlot]:
+        """Return the actors that replies need: a call waits for the calls whose payloads it takes."""
+        with self._lock:
+            return {slot for session in (self, *self._others) for slot in session._slots.values()}
 
     def _revive_others(self) -> None:
         """Recover the other sessions whose payloads are used here and were lost with their computer."""
@@ -242,7 +252,7 @@ class RaySession:
         for job in others:
             session, epoch = job.session, job.session._epoch
             try:
-                self._backend.get(slot.actor.ready.remote(job.payload), None)
+                self._backend.get(slot.actor.ready.remote(job.payload), session._actors)
             except exceptions.RayError as error:
                 log.debug("%s: lost the payload of %s, %s", self._key, job.node, reason(error))
                 with session._lock:
@@ -265,11 +275,11 @@ class RaySession:
 
     def _rewind(self) -> None:
         """Restore every node and repeat the calls since the checkpoint, in order."""
+        self._await_actors()
         self._epoch += 1
         self._pending = None
         self._steps = dict(self._cut.steps)
         for slot in set(self._slots.values()):
-            self._await(slot)
             slot.actor.restore.remote(self._key, self._epoch, self._cut.states.get(slot))
         calls = self._log[self._cut.index :]
         last_use = {arg: call for call in calls for arg in call.args if isinstance(arg, LoggedCall)}
@@ -285,12 +295,42 @@ class RaySession:
                 if isinstance(arg, LoggedCall) and last_use[arg] is call:
                     fresh.pop(arg, None)
 
-    def _await(self, slot: ActorSlot) -> None:
-        """Wait until an actor has restarted: it would refuse calls before."""
-        try:
-            self._backend.get(slot.actor.ready.remote(), None)
-        except exceptions.RayError as error:
-            raise RunError(f"Actor {slot.name} does not restart: {reason(error)}") from error
+    def _await_actors(self) -> None:
+        """Wait until all actors have restarted: they would refuse calls before.
+
+        The nodes of an actor whose computer was lost for good move to another actor, and begin anew.
+        """
+        waiting = set(self._slots.values())
+        while waiting:
+            slot = waiting.pop()
+            if self._restarts(slot, pool.RESTART_TIMEOUT_S):
+                continue
+            nodes = [node for node, one in self._slots.items() if one is slot]
+            other = self._backend.pool.replace(slot, nodes)
+            if other is not None:
+                log.warning("%s: no computer for actor %s, so %s takes its nodes", self._key, slot.name, other.name)
+                self._slots |= dict.fromkeys(nodes, other)
+                self._cut = Checkpoint()
+                waiting.add(other)
+            elif not self._restarts(slot, self._backend.pool.start_timeout_s):
+                lacking = self._backend.pool.lacking(slot)
+                raise RunError(f"Actor {slot.name} cannot restart: the cluster lacks {lacking}.")
+
+    def _restarts(self, slot: ActorSlot, within_s: float) -> bool:
+        """Wait until an actor has restarted; return False if it lacks resources after a time."""
+        ready, until_s = slot.actor.ready.remote(), time.monotonic() + within_s
+        while True:
+            try:
+                self._backend.get(ready, until_s=until_s)
+            except exceptions.GetTimeoutError:
+                if self._backend.pool.lacking(slot):
+                    return False
+                until_s += within_s
+            except exceptions.RayError as error:
+                raise RunError(f"Actor {slot.name} does not restart: {reason(error)}") from error
+            else:
+                slot.ready = ready
+                return True
 
 
 def _reference(arg: Any, fresh: Mapping[LoggedCall, Any]) -> Any:

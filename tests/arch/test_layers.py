@@ -14,7 +14,8 @@ import pytest
 pytestmark = pytest.mark.xdist_group("sources")  # which are parsed once
 
 ROOTS = ("datasets", "platform", "actors", "serve_apps", "tune_spaces")
-FREE = "errors renamed determinism _torchvision datasets platform"  # `platform` is the bare folder: each room in it has its own row
+# `platform` is the bare folder: each room in it has its own row
+FREE = "errors renamed determinism _torchvision datasets platform"
 METHODS = f"{FREE} core world networks scaling adaptation streaming scheduling"
 PLATFORM = f"{METHODS} sim results lab tune field"
 MAY_IMPORT: Mapping[str, str] = {  # allowed imports: the rows above the row; `base` is one module

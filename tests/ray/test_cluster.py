@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,9 +23,11 @@ import yaml
 from documents_factory import TINY
 from signals_factory import DEFAULT, IGNORED, handler_of
 
+from driftlab.actors import pool
 from driftlab.actors.backend import RayBackend
 from driftlab.actors.cluster import PATIENT, ClusterConfig
 from driftlab.actors.faults import actor_processes
+from driftlab.actors.session import RaySession
 from driftlab.cli import app
 from driftlab.errors import RequestError, RunError
 from driftlab.platform.lab.seal import run
@@ -79,6 +82,49 @@ def test_a_cluster_that_loses_a_computer_gives_the_replies_of_one_process(two_ma
     assert ray_fakes.program(backend.open("cell"), 3, 150, until=lose_a_machine) == inline_replies(3, 150)
     assert use(backend.open("later"), built) == use(inline, build(inline))
     backend.close()
+
+
+@pytest.fixture
+def two_full_machines(no_ray):
+    """A cluster of two simulated computers with one processor each."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster()
+    options = {"num_cpus": 1, "object_store_memory": STORE_BYTES}
+    cluster.add_node(**options, include_dashboard=False, _system_config=FAST_DEATH)
+    cluster.add_node(**options)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("placement", ["cells", "nodes"])
+def test_a_computer_that_is_lost_for_good_costs_its_running_cells_only(
+    two_full_machines, placement, tmp_path, monkeypatch
+):
+    """The actors of the other computer take its nodes, as there is no place to restart its own."""
+    monkeypatch.setattr(pool, "RESTART_TIMEOUT_S", 2.0)
+    again, rewind = Counter(), RaySession._rewind
+    monkeypatch.setattr(RaySession, "_rewind", lambda self: (again.update([self._key]), rewind(self))[1])
+    document = {**TINY, "workloads": [{**TINY["workloads"][0], "duration_s": 30}], "seeds": [0, 1]}
+    ended = tmp_path / "cluster/tables/runs"
+
+    def lose_a_machine():
+        until_s = time.monotonic() + LIMIT_S
+        while len([*ended.glob("*")]) < 3 and time.monotonic() < until_s:
+            time.sleep(0.05)
+        (second,) = two_full_machines.worker_nodes
+        two_full_machines.remove_node(second, allow_graceful=False)
+
+    backend = RayBackend(ClusterConfig(address=two_full_machines.address, placement=placement))
+    losing = threading.Thread(target=lose_a_machine)
+    losing.start()
+    done = run(document, out=tmp_path / "cluster", open_backend=lambda: backend)
+    losing.join()
+    assert differences(run(document, out=tmp_path / "inline").directory, done.directory) == []
+    cells = [key for key in again if not key.startswith("artefacts")]
+    assert 1 <= len(cells) <= backend.concurrency
 
 
 GROWING = {  # as in Ray's test of its autoscaler, whose own file is not in the package
