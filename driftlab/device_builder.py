@@ -11,12 +11,14 @@ from driftlab.platform.networks.training import artifacts
 from driftlab.platform.networks.training.artifacts import FamilyRecipe
 from driftlab.platform.sim.nodes.networks import BUILD_CALLS, Builder, built_from
 
+PRUNED = ("nested", "independent", "usnet", "once_for_all", "surrogate")  # the others compute on inputs of the CPU
+
 
 class DeviceBuilder(Builder):
-    """Builds networks; families of a GPU on the GPU."""
+    """Builds networks; families of pruned networks of a GPU on the GPU."""
 
     def build(self, recipe: FamilyRecipe, limit_s: float = 600.0) -> Reply:
-        if recipe.network.device == "cpu" or not recipe.scaling.make().needs_data:
+        if recipe.network.device == "cpu" or recipe.scaling.name not in PRUNED:
             return super().build(recipe, limit_s)
         return built_from(recipe, obtain_family_there(recipe, BUILD_CALLS * limit_s), limit_s)
 

@@ -13,7 +13,7 @@ from driftlab.errors import RequestError
 from driftlab.platform.adaptation import distill
 from driftlab.platform.adaptation.base import Batch, Phase
 from driftlab.platform.adaptation.distill import Distill
-from driftlab.platform.core.registry import Member
+from driftlab.platform.core.registry import METHODS, Member
 from driftlab.platform.lab.read import load
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import state_of
@@ -70,6 +70,15 @@ def test_families_are_built_on_the_device_and_kept_at_the_usual_place(monkeypatc
         assert list(device_builder.DeviceBuilder().build(recipe)) == ["a"]
         assert artifacts.is_kept(recipe)
     assert found == ["meta", "cpu"]
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS["scaling"] if name not in device_builder.PRUNED])
+def test_families_that_compute_on_inputs_of_the_cpu_are_built_there(name, monkeypatch):
+    built = []
+    monkeypatch.setattr(networks.Builder, "build", lambda self, recipe, limit_s: built.append(recipe))
+    recipe = FamilyRecipe(Recipe("half", 4, 16, 24, "streets", 1, 1, 0.1, 0, device="meta"), Member("scaling", name))
+    device_builder.DeviceBuilder().build(recipe)
+    assert built == [recipe]
 
 
 def test_the_source_of_an_adaptation_is_summarised_on_the_device(monkeypatch):
