@@ -16,7 +16,10 @@ from ray.tune.search import Searcher
 
 from driftlab.actors.cluster import Cluster, ClusterConfig, connect, gpu_share
 from driftlab.determinism import make_deterministic
+from driftlab.platform.core.plugins import install_finder
+from driftlab.platform.lab.placement import sources_of
 from driftlab.platform.sim import portable
+from driftlab.platform.tune.document import experiment_of
 from driftlab.platform.tune.trial import (
     FAILED,
     RUNNING,
@@ -83,7 +86,9 @@ def _fit(
     session: TuneSession, cluster: Cluster, workers: int, on_end: OnTrialEnd, callbacks: Sequence[tune.Callback]
 ) -> None:
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a trial that fails is a row
-    trainable = tune.with_parameters(TrialTrainable, experiment=session.document.experiment)
+    document = session.document
+    sources = sources_of(experiment_of(document.experiment, document.defaults(), document.seeds))
+    trainable = tune.with_parameters(TrialTrainable, experiment=document.experiment, sources=sources)
     tune.Tuner(
         tune.with_resources(trainable, trial_resources(session.document.experiment, cluster.gpus, workers)),
         tune_config=tune.TuneConfig(
@@ -202,6 +207,7 @@ class TrialTrainable(tune.Trainable):
     def setup(self, config: dict[str, Any], **shared: Any) -> None:
         """Start the first trial of this process; `shared` values are not passed to loggers."""
         self._experiment = shared["experiment"]
+        install_finder(shared["sources"])  # makes the files of users' members importable on other computers
         make_deterministic((self._experiment.get("compute") or {}).get("torch_device", "cpu"))
         self._backend = WarmBackend()
         self._outcomes = self._begin(config)

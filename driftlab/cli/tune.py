@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -93,6 +93,7 @@ def tune(
         from driftlab.tune_spaces.catalogue import load_equal
 
         searches = load_equal([name.strip() for name in equal.split(",")], space, overrides)
+        _check_devices(searches.values(), runner)
         if dry_run:
             _plan_each(searches, as_json)
         else:
@@ -103,6 +104,7 @@ def tune(
     from driftlab.tune_spaces.catalogue import load
 
     document = load(space, overrides)
+    _check_devices([document], runner)
     if dry_run:
         _plan(document, as_json)
     else:
@@ -124,7 +126,7 @@ def _start(document: SpaceDocument, out: Path | None, runner: _TrialRunner, as_j
 
     restart(document.portable)
     _warn_of_idle_defaults(document)
-    with begin_search(document, out) as session, _on_ray(runner, session.directory) as on_ray:
+    with begin_search(document, out) as session, _on_ray(runner, session.directory, [document]) as on_ray:
         _work(session, on_ray, runner.log)
     _conclude(session.directory, as_json)
 
@@ -144,11 +146,13 @@ def _resume(path: Path, runner: _TrialRunner, as_json: bool) -> None:
 
     if (searches := searches_in(path)) is not None:
         restart(any(document.portable for document in searches.values() if document))
+        _check_devices(searches.values(), runner)
         _work_each(path.resolve(), searches, runner, as_json)
         return
     with continue_search(path) as session:
         restart(session.document.portable)
-        with _on_ray(runner, session.directory) as on_ray:
+        _check_devices([session.document], runner)
+        with _on_ray(runner, session.directory, [session.document]) as on_ray:
             _work(session, on_ray, runner.log)
     _conclude(session.directory, as_json)
 
@@ -160,7 +164,7 @@ def _work_each(directory: Path, searches: Searches, runner: _TrialRunner, as_jso
     from driftlab.platform.tune.equal import search_of, write_tuned
 
     files: dict[str, Path | None] = {}
-    with locked(directory), _on_ray(runner, directory) as on_ray:
+    with locked(directory), _on_ray(runner, directory, searches.values()) as on_ray:
         for name, document in searches.items():
             if document is None:
                 continue
@@ -172,13 +176,33 @@ def _work_each(directory: Path, searches: Searches, runner: _TrialRunner, as_jso
     _conclude_each(directory, searches, files, as_json)
 
 
-def _on_ray(runner: _TrialRunner, folder: Path) -> SearchRunner:
+def _check_devices(documents: Iterable[SpaceDocument | None], runner: _TrialRunner) -> None:
+    """Raise RequestError if a search cannot use its GPU, or is on this computer and it has none."""
+    from driftlab import determinism
+    from driftlab.platform.sim.host import check_torch_device
+
+    for compute in _compute_of(documents):
+        device = compute.get("torch_device") or "cpu"
+        determinism.check(device)
+        if runner.address is None:
+            check_torch_device(device)
+
+
+def _compute_of(documents: Iterable[SpaceDocument | None]) -> list[Mapping[str, Any]]:
+    return [document.experiment.get("compute") or {} for document in documents if document is not None]
+
+
+def _on_ray(runner: _TrialRunner, folder: Path, documents: Iterable[SpaceDocument | None]) -> SearchRunner:
     """Return the runner of a folder's searches."""
     from driftlab.actors.cluster import ClusterConfig
     from driftlab.tune_spaces.run import SearchRunner
 
     go_on = f"To go on: {as_typed('driftlab', 'tune', '--resume', folder)}"
-    return SearchRunner(ClusterConfig(address=runner.address, workers=runner.workers, go_on=go_on))
+    gpus = max((compute.get("gpus_per_actor") or 0.0 for compute in _compute_of(documents)), default=0.0)
+    config = ClusterConfig(
+        address=runner.address, workers=runner.workers, gpus_per_actor=gpus, placement="cells", go_on=go_on
+    )
+    return SearchRunner(config)
 
 
 def _work(session: TuneSession, on_ray: SearchRunner, log: Sequence[str]) -> None:

@@ -359,9 +359,10 @@ def test_an_invalid_request_to_draw_writes_no_file(tmp_path, monkeypatch, name, 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_dry_run_refuses_a_missing_gpu(monkeypatch):
+@pytest.mark.parametrize(("command", "name"), [("run", "quick"), ("tune", "ams")])
+def test_a_dry_run_refuses_a_missing_gpu(command, name, monkeypatch):
     monkeypatch.setattr("driftlab.platform.sim.host.gpus", lambda: 0)
-    words = ("run", "quick", "--set", "compute.torch_device=cuda", "--dry-run")
+    words = (command, name, "--set", "compute.torch_device=cuda", "--dry-run")
     assert "this machine has 0 GPUs" in str(call(*words).exception)
     assert call(*words, "--address", "auto").exit_code == 0
 

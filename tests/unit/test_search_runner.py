@@ -5,8 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
 from driftlab.actors.cluster import ClusterConfig
+from driftlab.cli.app import build_app
+from driftlab.errors import RequestError
 from driftlab.tune_spaces import run
 
 
@@ -45,3 +48,20 @@ def test_ray_stops_after_an_error(steps, monkeypatch):
     with pytest.raises(KeyboardInterrupt), run.SearchRunner(ClusterConfig()) as on_ray:
         on_ray.run(search("tent"), print)
     assert steps == ["start", "stop"]
+
+
+def test_a_search_that_needs_more_gpus_than_there_are_is_refused_before_ray_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(run.tune, "Tuner", lambda *_, **__: pytest.fail("Ray has started"))
+    words = ["tune", "ams", "--set", "experiment.compute.gpus_per_actor=1", "--out", str(tmp_path / "search")]
+    refused = CliRunner().invoke(build_app(), words).exception
+    assert isinstance(refused, RequestError)
+    assert "compute.gpus_per_actor is 1" in str(refused)
+
+
+def test_the_process_of_a_trial_imports_the_files_that_travel_with_the_search(monkeypatch):
+    given = {}
+    monkeypatch.setattr(run, "install_finder", given.update)
+    monkeypatch.setattr(run.TrialTrainable, "_begin", lambda self, config: None)
+    trainable = run.TrialTrainable.__new__(run.TrialTrainable)
+    trainable.setup({}, experiment={}, sources={"/home/mine.py": b"code"})
+    assert given == {"/home/mine.py": b"code"}
