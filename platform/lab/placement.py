@@ -23,7 +23,7 @@ class Placement:
 
 
 def placement_of(experiment: Experiment, workers: int | None = None, devices_per_actor: int | None = None) -> Placement:
-    """Choose from the request alone, so that a resumed run has the same processes.
+    """Choose from the request and the number of workers, before any process starts.
 
     Devices that share a server, and a grid with fewer cells than workers, occupy the workers only as separate nodes.
     """
