@@ -147,12 +147,17 @@ def serve(
 
 def _check_folder(state_dir: Path) -> None:
     """Refuse a folder that others can write to, or that cannot be made."""
-    from driftlab.platform.core.files import check_private, is_writable
+    from driftlab.platform.core.files import check_private
 
     if state_dir.is_dir():
         check_private(state_dir)
-    elif not is_writable(state_dir):
-        raise RequestError(f"--state-dir '{state_dir}' cannot be made. Use another folder.")
+        return
+    try:
+        state_dir.mkdir(mode=0o700, parents=True)
+    except OSError as error:
+        raise RequestError(
+            f"--state-dir '{state_dir}' cannot be made: {error.strerror}. Use another folder."
+        ) from error
 
 
 def _check_device(torch_device: str, address: str | None) -> None:
@@ -231,14 +236,21 @@ def device(
         settings = settings_of_apps(chosen, stream, _student(network, pretrain_steps), seed, memory)
         run_apps(apps, settings, capacity, out, as_json)
         return
-    from driftlab.platform.field.agent import Agent
+    from driftlab.platform.field.agent import Agent, is_finished
     from driftlab.platform.field.ticket import check_token, join, read_ticket
+    from driftlab.platform.lab.paths import refuse_filled
 
     if resume is not None:
+        _check_alone(ctx)
         ticket = read_ticket(resume)
-        _finish(Agent(ticket, resume), resume, as_json)
+        if is_finished(resume):
+            _conclude_finished(resume, as_json)
+        else:
+            _finish(Agent(ticket, resume), resume, as_json)
         return
     url, secret = _server(server, token)
+    if out is not None:
+        refuse_filled(out)  # before the server has a session for it
     goals = _goals(latency_goal, energy_goal, accuracy_goal)
     document = {"name": name, "system": system, "seed": seed, "student": _student(network, pretrain_steps), **goals}
     asked, source = _session_request(document, stream, teacher_steps)
@@ -251,6 +263,13 @@ def device(
 def _is_given(ctx: typer.Context, option: str) -> bool:
     source = ctx.get_parameter_source(option)
     return source is not None and source.name == "COMMANDLINE"
+
+
+def _check_alone(ctx: typer.Context) -> None:
+    """Refuse options that have no effect with --resume."""
+    given = [f"--{name.replace('_', '-')}" for name in ctx.params if _is_given(ctx, name)]
+    if extra := [name for name in given if name not in ("--resume", "--as-json")]:
+        raise RequestError(f"--resume continues a device with its settings; leave out {', '.join(sorted(extra))}.")
 
 
 def _check_together(ctx: typer.Context, several: bool) -> None:
@@ -384,6 +403,15 @@ def _finish(agent: Agent, directory: Path, as_json: bool) -> None:
 
     with paths.locked(directory):
         _run_device(agent, directory, as_json)
+
+
+def _conclude_finished(directory: Path, as_json: bool) -> None:
+    """Print that a device has nothing left to do; its tables are complete."""
+    print_note(f"Nothing is left to do: the device of '{directory}' has ended.")
+    if as_json:
+        print_json({"directory": directory})
+    else:
+        say(f"report  {as_typed('driftlab', 'report', directory)}")
 
 
 def _run_device(agent: Agent, directory: Path, as_json: bool) -> None:

@@ -168,7 +168,7 @@ def diff(
     if figures:
         print_table(HEADER, rows_of(figures))
         say()
-    elif differing:
+    if differing:
         for line in differing[:MAX_SHOWN]:
             say(line)
         if len(differing) > MAX_SHOWN:

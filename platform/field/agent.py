@@ -73,6 +73,11 @@ class DeviceReport:
     network: str | None = None  # that runs, if the device chooses among several
 
 
+def is_finished(folder: Path) -> bool:
+    """Return whether a device's tables are complete: its journal is removed after they are written."""
+    return not (folder / JOURNAL).exists() and any((folder / "tables").glob("*"))
+
+
 @dataclass
 class Agent:
     """The device of one session, from its first frame to the end of its stream."""

@@ -79,7 +79,7 @@ def read_app_files(files: Sequence[Path]) -> list[AppFile]:
 def _read(file: Path) -> AppFile:
     try:
         document = read_yaml(read_text(file))
-    except (OSError, DataError, yaml.YAMLError) as error:
+    except (OSError, DataError, UnicodeError, yaml.YAMLError) as error:
         raise RequestError(f"'{file}' cannot be read: {first_line(error)}.") from error
     if not isinstance(document, dict):
         raise RequestError(f"'{file}' is no mapping. Give the keys of an application, such as `fps: 4`.")

@@ -35,7 +35,7 @@ def begin_run(path: Path, spec: dict[str, Any]) -> Iterator[Path]:
 
     Two runs may be started in one folder, so it is checked, written and emptied only under the lock.
     """
-    _refuse_filled(path)  # before a lock file is written to a folder of other content
+    refuse_filled(path)  # before a lock file is written to a folder of other content
     made = missing(path)
     with _lock_made(path):
         try:
@@ -53,7 +53,7 @@ def begin_run(path: Path, spec: dict[str, Any]) -> Iterator[Path]:
 
 def new_run(path: Path, spec: dict[str, Any]) -> Path:
     """Write the spec of a new run into its folder; return the resolved path."""
-    _refuse_filled(path)
+    refuse_filled(path)
     with _cannot_write(path):
         make_folder(path)
         write_spec(path, spec)  # first: from here on the folder can be continued
@@ -66,15 +66,15 @@ def write_spec(path: Path, spec: dict[str, Any]) -> None:
     write_atomically(path / SPEC, yaml.safe_dump(spec, sort_keys=False, allow_unicode=True))
 
 
-def _refuse_filled(path: Path) -> None:
+def refuse_filled(path: Path) -> None:
+    """Raise RequestError for a folder that cannot take a new run."""
     with _cannot_write(path):
-        if path.exists() and (not path.is_dir() or any(part.name != LOCK for part in path.iterdir())):
-            hint = (
-                f"continue it with {as_typed('--resume', path)}"
-                if is_run(path)
-                else "it is not a run; nothing in it was touched"
-            )
-            raise RequestError(f"Output folder '{path}' is not empty: {hint}, or choose another --out.")
+        if path.exists() and not path.is_dir():
+            raise RequestError(f"'{path}' is no folder; choose another --out.")
+        if path.exists() and any(part.name != LOCK for part in path.iterdir()):
+            go_on = f"continue it with {as_typed('--resume', path)}, or"
+            hint = go_on if is_run(path) else "it is not a run, and nothing in it was touched;"
+            raise RequestError(f"Output folder '{path}' is not empty: {hint} choose another --out.")
 
 
 def _cannot_write(path: Path) -> contextlib.AbstractContextManager[None]:

@@ -23,6 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("notes.txt").write_text("hello")
     Path("empty.yaml").write_text("")
     Path("list.yaml").write_text("- a\n")
+    Path("binary.yaml").write_bytes(b"\x93\xff\x00")
     Path("folder").mkdir()
     return tmp_path
 
@@ -51,7 +52,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (f"device {SERVER} --workload video:none.mp4", "as in video:clips/a.mp4"),
         (f"device {SERVER} --workload folder:folder", "holds no PNG or JPEG pictures"),
         ("device --resume none", "`driftlab device` wrote"),
+        ("device --resume none --workload streets/running --server x", "leave out --server, --workload"),
+        (f"device {SERVER} --out notes.txt", "'notes.txt' is no folder; choose another --out"),
+        ("device --app binary.yaml", "'binary.yaml' cannot be read"),
         ("serve --state-dir notes.txt", "Use another folder"),
+        ("serve --state-dir /proc/driftlab", "Use another folder"),
         ("boxes none.json none.mp4", "then the video"),
     ],
 )

@@ -19,7 +19,7 @@ from benchmarks.fuzz.foreign import REPLIES, foreign_server, token_of
 from driftlab.cli.app import build_app
 from driftlab.errors import DriftlabError, RequestError, WireError
 from driftlab.platform.core.records import Applied
-from driftlab.platform.field.agent import Agent
+from driftlab.platform.field.agent import Agent, is_finished
 from driftlab.platform.field.client import Backoff, Client, ServerUnavailable
 from driftlab.platform.field.journal import Clocks
 from driftlab.platform.field.lab import LAB
@@ -74,6 +74,19 @@ def test_a_device_predicts_frames_during_an_outage(played):
     assert outage["processed"].sum() >= 3  # of nine; the server's threads and other tests delay frames here
     assert frames["latency_ms"].min() > 0
     assert frames["latency_ms"].nunique() > 0.9 * len(frames)  # measured: a cost model would give one value
+
+
+@pytest.mark.slow
+def test_a_finished_device_has_nothing_left_to_do(played):
+    run, agent, _ = played
+    assert not is_finished(run.path)  # its journal is there, as after a kill
+    agent.seal()
+    tables = {file: file.read_bytes() for file in (run.path / "tables").rglob("*") if file.is_file()}
+    for words in ([], ["--json"]):
+        done = CliRunner().invoke(build_app(), ["device", "--resume", str(run.path), *words])
+        assert done.exit_code == 0, done.output
+        assert "Nothing is left to do" in done.output
+    assert {file: file.read_bytes() for file in tables} == tables
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ class TestOutputFolders:
     def test_a_folder_with_files_is_not_touched(self, tmp_path):
         (tmp_path / "thesis.tex").write_text("years of work")
         message = refusal(make, tmp_path)
-        assert "is not empty: it is not a run; nothing in it was touched, or choose another --out" in message
+        assert "is not empty: it is not a run, and nothing in it was touched; choose another --out" in message
         assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
     def test_a_run_prints_the_resume_command(self, tmp_path):
