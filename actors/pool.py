@@ -105,9 +105,9 @@ class Pool:
         self._cluster.run(lambda: ray.kill(slot.actor))
 
     def replace(self, slot: ActorSlot, nodes: Sequence[NodeId]) -> ActorSlot | None:
-        """Return the actor that takes over nodes of one that has no computer; None if there is no other of its class.
+        """Return another actor of the class that takes over the nodes of this one; None if there is none.
 
-        The actor gets no new nodes before it has restarted.
+        This one gets no new nodes before it has restarted.
         """
         with self._lock:
             slots = self._slots.get(self._label(slot.kind), [])

@@ -298,7 +298,7 @@ class RaySession:
     def _await_actors(self) -> None:
         """Wait until all actors have restarted: they would refuse calls before.
 
-        The nodes of an actor whose computer was lost for good move to another actor, and begin anew.
+        The nodes of an actor without a computer move to another actor, and begin again.
         """
         waiting = set(self._slots.values())
         while waiting:

@@ -249,7 +249,7 @@ class SessionRegistry:
             taken.drop()
 
     def _take_out(self, name: str) -> _TakenSession | None:
-        """Remove a session, and return it with the thread of its rounds; None if another thread has removed it."""
+        """Remove a session, and return it with the thread of its rounds; None if it is removed already."""
         with self._lock:
             session = self.sessions.pop(name, None)
             if session is None:

@@ -236,18 +236,13 @@ def device(
         settings = settings_of_apps(chosen, stream, _student(network, pretrain_steps), seed, memory)
         run_apps(apps, settings, capacity, out, as_json)
         return
-    from driftlab.platform.field.agent import Agent, is_finished
-    from driftlab.platform.field.ticket import check_token, join, read_ticket
+    if resume is not None:
+        _finish(ctx, resume, as_json)
+        return
+    from driftlab.platform.field.agent import Agent
+    from driftlab.platform.field.ticket import check_token, join
     from driftlab.platform.lab.paths import refuse_filled
 
-    if resume is not None:
-        _check_alone(ctx)
-        ticket = read_ticket(resume)
-        if is_finished(resume):
-            _conclude_finished(resume, as_json)
-        else:
-            _finish(Agent(ticket, resume), resume, as_json)
-        return
     url, secret = _server(server, token)
     if out is not None:
         refuse_filled(out)  # before the server has a session for it
@@ -398,15 +393,19 @@ def _start(agent: Agent, out: Path | None, as_json: bool) -> None:
         _run_device(agent, directory, as_json)
 
 
-def _finish(agent: Agent, directory: Path, as_json: bool) -> None:
+def _finish(ctx: typer.Context, directory: Path, as_json: bool) -> None:
+    """Run the rest of a device, if it has not ended; its tables are complete then."""
+    _check_alone(ctx)
+    from driftlab.platform.field.agent import Agent, is_finished
+    from driftlab.platform.field.ticket import read_ticket
     from driftlab.platform.lab import paths
 
-    with paths.locked(directory):
-        _run_device(agent, directory, as_json)
-
-
-def _conclude_finished(directory: Path, as_json: bool) -> None:
-    """Print that a device has nothing left to do; its tables are complete."""
+    ticket = read_ticket(directory)
+    if not is_finished(directory):
+        agent = Agent(ticket, directory)
+        with paths.locked(directory):
+            _run_device(agent, directory, as_json)
+        return
     print_note(f"Nothing is left to do: the device of '{directory}' has ended.")
     if as_json:
         print_json({"directory": directory})

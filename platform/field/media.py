@@ -44,7 +44,7 @@ class DecoderCrashed(WireError):
 
 
 class MediaDecoder:
-    """A child process that decodes one request at a time; it starts at the first one, with its thread's priority."""
+    """A child process that decodes one request at a time; the first request starts it, with its priority."""
 
     def __init__(self) -> None:
         self.cpu_s = 0.0  # of all requests

@@ -43,8 +43,8 @@ MAY_IMPORT: Mapping[str, str] = {  # allowed imports: the rows above the row; `b
     "tune_spaces": f"{PLATFORM} actors",
     "cli": f"{PLATFORM} one_process actors serve_apps tune_spaces",
 }
-BESIDE = ("renamed", "errors", "determinism", "_torchvision", "device_builder", "one_process", "cli")
-ROOMS = tuple(name for name in MAY_IMPORT if name not in (*BESIDE, *ROOTS))
+OTHERS = ("renamed", "errors", "determinism", "_torchvision", "device_builder", "one_process", "cli")
+ROOMS = tuple(name for name in MAY_IMPORT if name not in (*OTHERS, *ROOTS))
 EXCEPTIONS = {  # imports against the table, each for one function or table without any state
     "driftlab.platform.results.relations.traffic": "driftlab.platform.streaming.wire.values.bytes_of",
     "driftlab.platform.results.relations.sharing": "driftlab.platform.scheduling.costs.weigh_cost",
