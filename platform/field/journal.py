@@ -119,9 +119,7 @@ def read_entries(path: Path) -> list[JournalEntry]:
     while start + HEAD.size <= len(data):
         magic, size, check = HEAD.unpack_from(data, start)
         if magic != MAGIC and magic[:2] == MAGIC[:2]:
-            raise RequestError(
-                f"'{path}' has another format. Resume the device by the version of driftlab that wrote it."
-            )
+            raise RequestError(f"'{path}' has another format. {FIX}")
         body = data[start + HEAD.size : start + HEAD.size + size]
         if magic != MAGIC or len(body) != size or zlib.crc32(body) != check:
             break
