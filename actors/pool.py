@@ -134,7 +134,7 @@ class Pool:
         Raise NodeDiedError if its computer is lost: Ray would hold its calls until there is another one.
         """
         if ray.wait([slot.ready], timeout=0)[0]:
-            if not self._cluster.local and ray.get(slot.ready) not in self._living():
+            if not self.lives(ray.get(slot.ready)):
                 raise exceptions.NodeDiedError(f"The computer of {slot.name} is lost.")
             return
         if time.monotonic() - slot.born < self.start_timeout_s:
@@ -144,6 +144,10 @@ class Pool:
                 f"Actor {slot.name} cannot start: the cluster lacks {lacking}. Reduce --workers or "
                 "compute.gpus_per_actor, or wait."
             )
+
+    def lives(self, computer: str) -> bool:
+        """Return whether a computer lives; a process may outlive the Ray of its computer by seconds."""
+        return self._cluster.local is not None or computer in self._living()
 
     def _living(self) -> Collection[str]:
         """Return the ids of the computers that lived a few seconds ago."""

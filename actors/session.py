@@ -34,6 +34,7 @@ PLACE = ""  # verb of the log entry of a node's construction
 CHECKPOINT_CALLS = 200  # minimum of calls between checkpoints: repeating fewer is cheaper than storing all states
 CHECKPOINT_CALLS_PER_NODE = 20  # the minimum with many nodes
 SETTLE_CALLS = 50  # calls between checks whether a checkpoint is complete
+RETRY_S = 0.5  # between questions to an actor whose computer is lost
 MAX_RECOVERIES = 6  # for one reply; a call may kill its process every time
 MAX_SHARED_RECOVERIES = 2  # then on separate actors, so that other sessions are not affected
 LOST_PROCESS = (
@@ -321,7 +322,7 @@ class RaySession:
         ready, until_s = slot.actor.ready.remote(), time.monotonic() + within_s
         while True:
             try:
-                self._backend.get(ready, until_s=until_s)
+                computer = self._backend.get(ready, until_s=until_s)
             except exceptions.GetTimeoutError:
                 if self._backend.pool.lacking(slot):
                     return False
@@ -329,8 +330,13 @@ class RaySession:
             except exceptions.RayError as error:
                 raise RunError(f"Actor {slot.name} does not restart: {reason(error)}") from error
             else:
-                slot.ready = ready
-                return True
+                if self._backend.pool.lives(computer):
+                    slot.ready = ready
+                    return True
+                if time.monotonic() > until_s:
+                    return False
+                time.sleep(RETRY_S)
+                ready = slot.actor.ready.remote()
 
 
 def _reference(arg: Any, fresh: Mapping[LoggedCall, Any]) -> Any:
