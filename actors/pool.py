@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,7 +57,7 @@ class Pool:
         self._numbers: dict[str, itertools.count[int]] = {}
         self._lock = threading.Lock()
         self._newest = threading.local()  # slot of each thread's newest cell
-        self._alive, self._living_until_s = frozenset[str](), 0.0
+        self._living, self._living_until_s = frozenset[str](), 0.0  # ids of computers
         self._away: dict[ActorSlot, Any] = {}  # actors without a computer, and references that exist when they restart
 
     @property
@@ -125,8 +125,11 @@ class Pool:
     def _return(self) -> None:
         """Use the actors again that have found a computer."""
         for slot in [one for one, ready in self._away.items() if ray.wait([ready], timeout=0)[0]]:
-            del self._away[slot]
-            self._slots[self._label(slot.kind)].append(slot)
+            slot.ready = self._away.pop(slot)
+            if self.lives(ray.get(slot.ready)):
+                self._slots[self._label(slot.kind)].append(slot)
+            else:
+                self._away[slot] = slot.actor.ready.remote()
 
     def check(self, slot: ActorSlot) -> None:
         """Raise RunError if an actor has not started in time and the cluster lacks resources for it.
@@ -146,16 +149,16 @@ class Pool:
             )
 
     def lives(self, computer: str) -> bool:
-        """Return whether a computer lives; a process may outlive the Ray of its computer by seconds."""
-        return self._cluster.local is not None or computer in self._living()
+        """Return whether a computer lives, or lived a few seconds ago.
 
-    def _living(self) -> Collection[str]:
-        """Return the ids of the computers that lived a few seconds ago."""
-        if time.monotonic() > self._living_until_s:
-            nodes = self._cluster.run(ray.nodes)
-            self._alive = frozenset(node["NodeID"] for node in nodes if node["Alive"])
+        Its processes do not show it: they may outlive its Ray by seconds.
+        """
+        if self._cluster.local is not None:
+            return True
+        if computer not in self._living or time.monotonic() > self._living_until_s:  # it may be new
+            self._living = frozenset(node["NodeID"] for node in self._cluster.run(ray.nodes) if node["Alive"])
             self._living_until_s = time.monotonic() + NODES_INTERVAL_S
-        return self._alive
+        return computer in self._living
 
     @property
     def start_timeout_s(self) -> float:

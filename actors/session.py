@@ -259,6 +259,7 @@ class RaySession:
                 with session._lock:
                     if session._epoch == epoch:
                         session._cut = Checkpoint()
+                        session._await_actors()
                         session._rewind()
 
     def _move_away(self) -> None:
@@ -275,8 +276,7 @@ class RaySession:
         return self._twins[slot]
 
     def _rewind(self) -> None:
-        """Restore every node and repeat the calls since the checkpoint, in order."""
-        self._await_actors()
+        """Restore every node on its actor, and repeat the calls since the checkpoint, in order."""
         self._epoch += 1
         self._pending = None
         self._steps = dict(self._cut.steps)

@@ -11,7 +11,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -105,8 +104,8 @@ def test_a_computer_that_is_lost_for_good_costs_its_running_cells_only(
 ):
     """The actors of the other computer take its nodes, as there is no place to restart its own."""
     monkeypatch.setattr(pool, "RESTART_TIMEOUT_S", 2.0)
-    again, opened, before, rewind = Counter(), list[str](), set[str](), RaySession._rewind
-    monkeypatch.setattr(RaySession, "_rewind", lambda self: (again.update([self._key]), rewind(self))[1])
+    again, opened, before, rewind = set[str](), set[str](), set[str](), RaySession._rewind
+    monkeypatch.setattr(RaySession, "_rewind", lambda self: (again.add(self._key), rewind(self))[1])
     document = {**TINY, "workloads": [{**TINY["workloads"][0], "duration_s": 60}], "seeds": [0, 1, 2, 3]}
     ended = tmp_path / "cluster/tables/runs"
 
@@ -119,8 +118,8 @@ def test_a_computer_that_is_lost_for_good_costs_its_running_cells_only(
         two_full_machines.remove_node(second, allow_graceful=False)
 
     backend = RayBackend(ClusterConfig(address=two_full_machines.address, placement=placement))
-    start = RaySession.__init__
-    monkeypatch.setattr(RaySession, "__init__", lambda self, *given: (opened.append(given[1]), start(self, *given))[1])
+    start = backend.open
+    monkeypatch.setattr(backend, "open", lambda name: (session := start(name), opened.add(session._key))[0])
     losing = threading.Thread(target=lose_a_machine)
     losing.start()
     done = run(document, out=tmp_path / "cluster", open_backend=lambda: backend)
