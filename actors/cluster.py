@@ -82,7 +82,7 @@ class ClusterConfig:
     dashboard: bool = False  # takes 2 s and 0.9 GB more; shows actors by name
     run: str = "run"  # name of the run in the dashboard
     store_bytes: int = STORE_BYTES
-    sources: Mapping[str, bytes] = field(default_factory=dict)  # files of users' members, by path
+    sources: Mapping[str, bytes] = field(default_factory=dict)  # users' files, by path
     go_on: str = (
         "To go on: driftlab run --resume, with the folder of the run."  # appended to the error when Ray is lost
     )

@@ -18,6 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from driftlab.actors.actors import ACTORS
 from driftlab.actors.cluster import PROCESS_BYTES, Cluster, ClusterConfig, gpu_share
 from driftlab.errors import RequestError, RunError
+from driftlab.platform.core.plugins import SUFFIX
 from driftlab.platform.sim.session import Kind, NodeId
 
 GIB = 2**30
@@ -245,7 +246,7 @@ class Pool:
         if kind == "recorder":  # it writes to the run's folder, which is on the driver's computer
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
             options["scheduling_strategy"] = here
-        given = (name, self._classes_of(kind), self._config.sources, self._device_of(kind))
+        given = (name, self._classes_of(kind), self._sources_of(kind), self._device_of(kind))
         actor = self._cluster.run(lambda: ACTORS[kind].options(**options).remote(*given))
         return ActorSlot(name, kind, actor, actor.ready.remote(), resources)
 
@@ -254,6 +255,13 @@ class Pool:
         if kind == "cell":
             return {one: path for one, path in self._classes.items() if one != "recorder"}
         return {one: path for one, path in self._classes.items() if self._label(one) == self._label(kind)}
+
+    def _sources_of(self, kind: Kind) -> Mapping[str, bytes]:
+        """Return the users' files that an actor may import; files of weights go only to those that build networks."""
+        files = self._config.sources
+        if self._label(kind) == self._label("builder"):
+            return files
+        return {file: content for file, content in files.items() if file.endswith(SUFFIX)}
 
     def _label(self, kind: Kind) -> str:
         """Return the class name of a kind's actors in the dashboard."""

@@ -36,7 +36,7 @@ def is_outside(name: str) -> bool:
 def make_absolute(name: str) -> str:
     """Make the path of a file absolute; other names are returned unchanged."""
     place, colon, cls = name.rpartition(":")
-    return os.path.abspath(os.path.expanduser(place)) + colon + cls if place.endswith(SUFFIX) else name
+    return _absolute(place) + colon + cls if place.endswith(SUFFIX) else name
 
 
 def drop_folder(name: str) -> str:
@@ -47,14 +47,25 @@ def drop_folder(name: str) -> str:
 
 def code_digest(name: str) -> str | None:
     """Hash the file of a member; None for a member of the registry or of a package."""
-    place = Path(name.rpartition(":")[0])
-    return hashlib.sha256(place.read_bytes()).hexdigest() if place.suffix == SUFFIX else None
+    place = name.rpartition(":")[0]
+    return hashlib.sha256(content_of(place)).hexdigest() if place.endswith(SUFFIX) else None
 
 
-def sources_of(names: Iterable[str]) -> dict[str, bytes]:
-    """Read the files of members and networks, by path, for computers that lack them."""
-    places = dict.fromkeys(make_absolute(name).rpartition(":")[0] for name in names)
-    return {place: Path(place).read_bytes() for place in places if place.endswith(SUFFIX)}
+def sources_of(names: Iterable[str], others: Iterable[str] = ()) -> dict[str, bytes]:
+    """Read the files of members and networks, and other files, by path, for computers that lack them."""
+    places = [place for name in names if (place := name.rpartition(":")[0]).endswith(SUFFIX)]
+    return {_absolute(file): content_of(file) for file in dict.fromkeys([*places, *others])}
+
+
+def content_of(file: str) -> bytes:
+    """Read a file that a request names; on another computer it is the one that came with the driver."""
+    finder, place = _finder(), _absolute(file)
+    carried = None if finder is None else finder.carried.get(place)
+    return Path(place).read_bytes() if carried is None else carried
+
+
+def _absolute(file: str) -> str:
+    return os.path.abspath(os.path.expanduser(file))
 
 
 def load_class(family: str, name: str, base: type[Any], adopt: Callable[[type[Any]], type[Any]] | None) -> type[Any]:
@@ -93,7 +104,7 @@ def _find(kind: str, name: str, noun: str, example: str, fits: Callable[[Any], b
 
 
 def install_finder(carried: Mapping[str, bytes] | None = None) -> None:
-    """Register the import hook for plug-in files; `carried` are those of another computer, by path."""
+    """Register the import hook for plug-in files; `carried` are files of another computer, by path."""
     finder = _finder()
     if finder is None:
         sys.meta_path.append(finder := _Finder())

@@ -56,8 +56,9 @@ def _devices(fleet: FleetPart) -> int:
 
 
 def sources_of(experiment: Experiment) -> dict[str, bytes]:
-    """Read the files of a user's members and networks: the processes may be on computers without them."""
+    """Read the files of a user's members, networks and weights: the processes may be on computers without them."""
     members = [member.name for system in systems_of(experiment) for member in system.members]
     parts = [app.network for workload in experiment.workloads for app in workload.apps]
     networks = [name for name in (experiment.student.network, experiment.teacher.network, *parts) if name]
-    return plugins.sources_of([*members, *networks])
+    weights = [file for file in (experiment.student.weights, experiment.teacher.weights) if file]
+    return plugins.sources_of([*members, *networks], weights)

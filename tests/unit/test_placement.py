@@ -10,7 +10,7 @@ from documents_factory import TINY
 from whole_cells_factory import RecordingCells, WholeCells
 
 from driftlab.errors import RequestError, RunError
-from driftlab.platform.core.plugins import find_class, install_finder
+from driftlab.platform.core.plugins import code_digest, find_class, install_finder
 from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.placement import placement_of, sources_of
 from driftlab.platform.lab.progress import Progress
@@ -102,11 +102,14 @@ def test_the_file_of_a_member_is_carried_to_computers_without_it(tmp_path):
     sources = sources_of(parse({**TINY, "systems": ["no_custom", fails]}))
     assert sources == {str(file): BROKEN.encode()}
     sys.modules.pop(find_class("member", f"{file}:Broken").__module__)
+    digest = code_digest(f"{file}:Broken")
     file.unlink()
     with pytest.raises(RequestError, match="there is no file"):
         find_class("member", f"{file}:Broken")
     install_finder(sources)
     assert find_class("member", f"{file}:Broken").__name__ == "Broken"
+    assert code_digest(f"{file}:Broken") == digest
+    assert sources_of(parse({**TINY, "systems": ["no_custom", fails]})) == sources
 
 
 @pytest.mark.slow

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from documents_factory import TINY
 from safetensors.torch import save_file
 
 from driftlab.errors import RequestError
+from driftlab.platform.core.plugins import install_finder
 from driftlab.platform.core.spec import AppPart
+from driftlab.platform.lab.placement import sources_of
 from driftlab.platform.lab.read import Experiment, parse, with_defaults
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.training.artifacts import Recipe
@@ -44,6 +49,23 @@ def test_a_head_for_other_classes_is_random_and_requires_training(tmp_path):
     assert torch.equal(model.first[0].weight, build("half", 5, seed=7).first[0].weight)
     with pytest.raises(RequestError, match=r"head\.weight.*pretrain_steps above 0"):
         pretrain(recipe(path))
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+def test_weights_are_carried_to_computers_without_their_file(tmp_path, suffix):
+    path = saved(tmp_path / f"w.{suffix}", 8)
+    if suffix == "pt":
+        torch.save(build("half", 8, seed=7).state_dict(), path)
+    given = ["student.network=half", f"student.weights={path}"]
+    sources, here = sources_of(parse({**TINY, "systems": ["no_custom"]}, given)), recipe(path)
+    assert list(sources) == [path]
+    weights = pretrain(here)
+    Path(path).unlink()
+    with pytest.raises(FileNotFoundError):
+        pretrain(here)
+    install_finder(sources)
+    assert recipe(path) == here
+    assert all(np.array_equal(value, weights[name]) for name, value in pretrain(here).items())
 
 
 def test_weights_of_another_network_are_refused(tmp_path):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from driftlab.errors import RequestError, first_line
+from driftlab.platform.core.plugins import content_of
 
 if TYPE_CHECKING:
     import torch
@@ -16,16 +18,15 @@ PICKLED = (".pt", ".pth")
 
 def digest_of(path: str) -> str:
     """Return the hash of a file of weights; refuse any other file."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError, deserialize
 
-    file = Path(path).expanduser()
     try:
-        if file.suffix in PICKLED:
-            _unpickled(file)
+        content = content_of(path)
+        if Path(path).suffix in PICKLED:
+            _unpickled(content)
         else:
-            with safe_open(file, framework="np") as kept:
-                kept.keys()
-        return hashlib.sha256(file.read_bytes()).hexdigest()[:20]
+            deserialize(content)
+        return hashlib.sha256(content).hexdigest()[:20]
     except (SafetensorError, OSError, ValueError) as error:
         raise RequestError(
             f"Weights cannot be read from '{path}' ({first_line(error)}). Give a safetensors file, which "
@@ -36,20 +37,18 @@ def digest_of(path: str) -> str:
 
 def read_weights(path: str) -> dict[str, torch.Tensor]:
     """Load the tensors of a file that `digest_of` accepts, by name."""
-    from safetensors.torch import load_file
+    from safetensors.torch import load
 
-    file = Path(path).expanduser()
-    return _unpickled(file) if file.suffix in PICKLED else load_file(file)
+    content = content_of(path)
+    return _unpickled(content) if Path(path).suffix in PICKLED else load(content)
 
 
-def _unpickled(file: Path) -> dict[str, torch.Tensor]:
+def _unpickled(content: bytes) -> dict[str, torch.Tensor]:
     """Load a state dict that torch saved, without running code of the file; ValueError for other contents."""
     import torch
 
     try:
-        found = torch.load(file, map_location="cpu", weights_only=True)
-    except OSError:
-        raise
+        found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file fails in many ways
         raise ValueError(f"torch cannot load it with weights_only=True: {first_line(error)}") from error
     for name in ("state_dict", "model"):  # of a checkpoint
