@@ -25,6 +25,7 @@ from golden_compare import Renames, compare, read_renames
 from golden_record import HERE, RecordError, record
 
 ROOT = HERE.parents[1]
+RENAMES = HERE / "renames.yaml"
 KEPT = ROOT / "out" / "golden"  # recordings; git ignores the folder
 FAMILIES = ("streaming", "adaptation", "scaling", "scheduling")  # as tables and `driftlab list` call them
 DONE = "done.json"  # written last into a recording
@@ -33,6 +34,7 @@ USAGE = """\
 examples:
   golden.py check --against HEAD                   what do uncommitted changes change?
   golden.py check --against c6b5ee3 --only faults  the same for a part, in seconds
+  golden.py check --against HEAD --carry           if nothing changes, recorded verdicts stay valid
   golden.py record --tree . --out /tmp/new
   golden.py compare /tmp/old /tmp/new"""
 
@@ -41,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 1 if recordings differ."""
     given = parser().parse_args(arguments)
     only = tuple(given.only.split(",")) if getattr(given, "only", None) else ()
+    if getattr(given, "carry", False) and (only or given.definitions or given.renames != RENAMES):
+        raise SystemExit("--carry needs the comparison of everything: leave out --only, --definitions and --renames.")
     if given.command == "record":
         make(given.tree, given.out, given.definitions, only)
         return 0
@@ -50,7 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         old = recording_of(given.against, Path(folder), given.definitions, only)
         new = Path(folder) / "new"
         make(ROOT, new, given.definitions, only)
-        return tell(old, new, read_renames(given.renames))
+        differs = tell(old, new, read_renames(given.renames))
+        if given.carry and not differs:
+            carry(given.against, Path(folder) / "carried")
+        return differs
 
 
 def parser() -> argparse.ArgumentParser:
@@ -61,6 +68,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
     check = commands.add_parser("check", help="compare this tree with a revision")
     check.add_argument("--against", required=True, metavar="REVISION")
+    check.add_argument("--carry", action="store_true", help="without a difference, verdicts stay valid for this tree")
     recorded = commands.add_parser("record", help="record a tree into a new folder")
     recorded.add_argument("--tree", type=Path, default=ROOT)
     recorded.add_argument("--out", type=Path, required=True)
@@ -71,9 +79,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--only", metavar="NAME,NAME", help="these runs and searches of the plan alone")
         command.add_argument("--definitions", type=Path, help="experiments in place of a tree's own")
     for command in (check, compared):
-        command.add_argument(
-            "--renames", type=Path, default=HERE / "renames.yaml", help="names that are meant to change"
-        )
+        command.add_argument("--renames", type=Path, default=RENAMES, help="names that are meant to change")
     return top
 
 
@@ -112,12 +118,24 @@ def recording_of(revision: str, folder: Path, definitions: Path | None, only: Se
         say(f"kept from an earlier check: {kept}")
         return kept
     shutil.rmtree(kept, ignore_errors=True)
-    tree = folder / "tree"
+    make(tree_of(revision, folder / "tree"), kept, definitions, only)
+    return kept
+
+
+def tree_of(revision: str, tree: Path) -> Path:
+    """Unpack the files of a revision into a new folder."""
     tree.mkdir()
     archive = subprocess.check_output(["git", "archive", revision], cwd=ROOT)
     subprocess.run(["tar", "-x", "-C", str(tree)], input=archive, check=True)
-    make(tree, kept, definitions, only)
-    return kept
+    return tree
+
+
+def carry(revision: str, tree: Path) -> None:
+    """Record that the code of this tree makes the tables of a revision."""
+    name = subprocess.check_output(["git", "rev-parse", f"{revision}^{{commit}}"], cwd=ROOT, text=True).strip()
+    old = tree_of(revision, tree) / "driftlab"
+    command = [sys.executable, "-m", "driftlab.platform.results.claims.carried", str(old), name]
+    subprocess.run(command, cwd=ROOT, check=True)
 
 
 def made_with() -> str:

@@ -25,7 +25,7 @@ def digest_of(path: str) -> str:
         if Path(path).suffix in PICKLED:
             _unpickled(content)
         else:
-            deserialize(content)
+            deserialize(content)  # type: ignore[no-untyped-call]
         return hashlib.sha256(content).hexdigest()[:20]
     except (SafetensorError, OSError, ValueError) as error:
         raise RequestError(

@@ -15,6 +15,7 @@ from driftlab.platform.results.tables.read import Run
 from driftlab.platform.results.tables.sources import PACKAGE, cells_digest, experiment_digest, measure_digest
 
 LEDGER = PACKAGE.parent / "evidence" / "ledger.jsonl"  # in a checkout; a wheel holds none
+CARRIED = LEDGER.with_name("carried.jsonl")  # changes of the code that altered no table
 Line = Mapping[str, Any]
 Key = tuple[str, str, str | None]  # claim, experiment, size
 
@@ -22,10 +23,20 @@ Key = tuple[str, str, str | None]  # claim, experiment, size
 class Digests:
     """The digests of the present code and experiments, each computed once."""
 
-    def __init__(self, package: Path = PACKAGE) -> None:
+    def __init__(self, package: Path = PACKAGE, carried: Path = CARRIED) -> None:
+        self._carried = read_carried(carried)
         self.cells = cache(lambda experiment, size: cells_digest(experiment, size, package))
         self.measure = cache(lambda relation: measure_digest(relation, package))
         self.spec = cache(lambda experiment, size: experiment_digest(experiment, size, package))
+
+    def are_equal(self, then: str, now: str | None) -> bool:
+        """Return whether a digest is another one, or was carried over to it, maybe in several steps."""
+        found = {then}
+        todo = [then]
+        while todo:
+            todo = [digest for one in todo for digest in self._carried.get(one, ()) if digest not in found]
+            found.update(todo)
+        return now in found
 
 
 def lines_of(run: Run, verdicts: Iterable[Verdict], digests: Digests) -> list[Line]:
@@ -109,6 +120,15 @@ def read_ledger(file: Path) -> list[Line]:
     return _parsed(file.read_bytes(), file)
 
 
+def read_carried(file: Path) -> Mapping[str, Sequence[str]]:
+    """Read the digests to which each digest was carried over; a missing file holds none."""
+    found: dict[str, list[str]] = {}
+    for text in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
+        line = json.loads(text)
+        found.setdefault(line["from"], []).append(line["to"])
+    return found
+
+
 def _parsed(text: bytes, file: Path) -> list[Line]:
     *ended, torn = text.split(b"\n")
     found = [_whole(line) for line in ended]
@@ -153,7 +173,7 @@ def stale(line: Line, claim: Claim, digests: Digests) -> str:
         "code": digests.cells(line["experiment"], line["size"]),
         "measures": digests.measure(claim.of["relation"]),
     }
-    changed = [name for name in now if then[name] != now[name]]
+    changed = [name for name in now if not digests.are_equal(then[name], now[name])]
     claim_fields = {"words": claim.sentence, "paper": claim.paper, "unit": claim.unit, "rule": claim.rule}
     if any(line[name] != value for name, value in claim_fields.items()):
         changed.append("claim")
