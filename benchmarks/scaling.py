@@ -8,6 +8,9 @@ this machine. The difference of the sizes gives the cost of a device: processor 
 all others, calls of the driver, and the driver's memory. A predicted time is the largest of the driver's, since a cell
 has one driver, and that of the other processes divided by their cores. Processor time is used because the simulated
 computers share this machine.
+
+`check`: the time of a fleet of another size on each of these clusters, and the time that the costs on the first cluster
+predict for it. Here all processes, the driver too, share this machine's cores.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ PREDICTED = {"devices": 100_000, "computers": 100, "cores": 16}
 class Cost:
     """Totals of one run."""
 
+    seconds: float
     driver_s: float
     others_s: float
     calls: int
@@ -106,12 +110,16 @@ def children_s() -> float:
 def cost_of(document: dict[str, Any], backend: CountedBackend | None) -> Cost:
     """Run an experiment and return its cost."""
     others_s, driver_s, calls = children_s(), time.process_time(), backend.calls if backend else 0
+    started_s = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         given = {"open_backend": lambda: backend} if backend else {}
         run(document, out=f"{folder}/run", progress=StrictProgress(), **given)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return Cost(
-        time.process_time() - driver_s, children_s() - others_s, (backend.calls if backend else 0) - calls, peak
+        time.perf_counter() - started_s,
+        time.process_time() - driver_s,
+        children_s() - others_s,
+        (backend.calls if backend else 0) - calls,
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     )
 
 
@@ -164,7 +172,6 @@ def in_parts(system: str, fleets: Sequence[int], duration_s: float, workers: int
         other = {**fleet(fleets[0], duration_s, system), "seeds": [1]}  # frames of the same streams would be kept
         cost_of(other, backend)  # warms up
         for devices in fleets:
-            started_s = time.perf_counter()
             with peak_memory() as peak:
                 cost = cost_of(fleet(devices, duration_s, system), backend)
             each_ms = 1e3 * (cost.driver_s + cost.others_s) / devices
@@ -174,7 +181,7 @@ def in_parts(system: str, fleets: Sequence[int], duration_s: float, workers: int
                 "what": "parts",
                 "system": system,
                 "devices": devices,
-                "seconds": round(time.perf_counter() - started_s, 1),
+                "seconds": round(cost.seconds, 1),
                 "cpu_ms_per_device": round(each_ms, 2),
                 "driver_ms_per_device": round(1e3 * cost.driver_s / devices, 2),
                 "flat": round(each_ms / first_ms, 3),
@@ -194,12 +201,31 @@ def compare(backend: CountedBackend | None, devices: int, duration_s: float) -> 
 
 
 def as_nodes(devices: int, duration_s: float, clusters: Sequence[int], workers: int) -> None:
-    """Report the costs of a device in this process, and on clusters of several sizes."""
+    """Report the costs of a device in this process, and on clusters of several sizes; check the first by the others."""
     report({"benchmark": "scaling", "what": "nodes", "computers": 0, **compare(None, devices, duration_s)})
+    model: dict[str, float] = {}
     for computers in clusters:
         with cluster_of(computers, workers) as backend:
             cost = compare(backend, devices, duration_s)
+            model = model or cost
+            checked = checked_by(model, backend, 2 * devices, duration_s)
         report({"benchmark": "scaling", "what": "nodes", "computers": computers, **cost, "predicted": predicted(cost)})
+        report({"benchmark": "scaling", "what": "check", "computers": computers, **checked})
+
+
+def checked_by(model: dict[str, float], backend: CountedBackend, devices: int, duration_s: float) -> dict[str, Any]:
+    """Return the time that a fleet takes beyond half of it, and the time that the costs of a device predict."""
+    sizes = {2: devices // 2, 3: devices}  # by seed: frames of equal streams would be kept
+    half, whole = (cost_of({**fleet(count, duration_s), "seeds": [seed]}, backend) for seed, count in sizes.items())
+    more, cores = devices - devices // 2, len(os.sched_getaffinity(0))
+    driver_ms, all_ms = model["driver_ms"], model["driver_ms"] + model["others_ms"]
+    predicted_s, measured_s = more * max(driver_ms, all_ms / cores) / 1e3, whole.seconds - half.seconds
+    return {
+        "devices": devices,
+        "measured_s": round(measured_s, 2),
+        "predicted_s": round(predicted_s, 2),
+        "ratio": round(measured_s / predicted_s, 2),
+    }
 
 
 def predicted(cost: dict[str, float]) -> dict[str, Any]:
@@ -227,7 +253,7 @@ if __name__ == "__main__":
     quick = {"fleets": [4], "learning": [], "devices": 10, "duration_s": 3.0, "computers": [1], "workers": 1}
     options = options_of(parser, **quick)
     if options.devices:  # first, since the peak of the driver's memory never falls
-        with mock.patch.object(parts, "PART_DEVICES", options.devices):  # as if they shared a server
+        with mock.patch.object(parts, "PART_DEVICES", 2 * options.devices):  # as if they shared a server
             as_nodes(options.devices, options.duration_s, options.computers, options.workers)
     for system, fleets in (("no_custom", options.fleets), ("tent", options.learning)):
         if fleets:
