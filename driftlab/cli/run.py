@@ -160,16 +160,19 @@ class BackendChoice:
         if self.address is None:
             check_torch_device(spec.compute.torch_device)
 
-    def placement(self, spec: Experiment) -> Placement | None:
-        """Return where the nodes of a cell run; None in one process."""
+    def placement(self, spec: Experiment, begun: Literal["cells", "nodes"] | None = None) -> Placement | None:
+        """Return where the nodes of a cell run, for a resumed run as it has `begun`; None in one process."""
         from driftlab.platform.lab.placement import placement_of
 
-        return None if self.backend == "inline" else placement_of(spec, self.workers, self.devices_per_actor)
+        return None if self.backend == "inline" else placement_of(spec, self.workers, self.devices_per_actor, begun)
 
     def opener(self, spec: Experiment, directory: Path) -> Callable[[], Backend]:
         """Return the function that starts the backend of a run in this folder."""
+        from driftlab.platform.lab import paths
+        from driftlab.platform.results.tables.read import read_info
+
         self.check_device(spec)
-        placement = self.placement(spec)
+        placement = self.placement(spec, read_info(directory).get("placement"))
         if placement is None:
             from driftlab.one_process import OneProcess
 
@@ -193,6 +196,7 @@ class BackendChoice:
         )
 
         def opened() -> RayBackend:
+            paths.add_info(directory, "placement", placement.kind)
             backend = RayBackend(config)
             if self.dashboard:
                 for line in backend.dashboard_notes:

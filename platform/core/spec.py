@@ -305,6 +305,7 @@ class _Provenance(BaseModel):
     command: str | list[str] | None = None
     packages: dict[str, str | None] = {}
     git_commit: str | None = None
+    placement: Literal["cells", "nodes"] | None = None  # under Ray
 
 
 class Info(RootModel[dict[str, Scalar | list[Scalar] | dict[str, Scalar]]]):

@@ -105,6 +105,13 @@ def keep_info(path: Path, provenance: Callable[[], dict[str, Any]]) -> None:
         write_atomically(path / INFO, json.dumps(provenance(), indent=2, sort_keys=True) + "\n")
 
 
+def add_info(path: Path, name: str, value: str) -> None:
+    """Add a fact to a run's provenance; one that is known already stays."""
+    info = read_json(read_text(path / INFO))
+    if name not in info:
+        write_atomically(path / INFO, json.dumps({**info, name: value}, indent=2, sort_keys=True) + "\n")
+
+
 def clear_other_code(path: Path, code: str) -> None:
     """Clear the code digest in a run's provenance if other code continues the run."""
     info = read_json(read_text(path / INFO))

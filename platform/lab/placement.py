@@ -14,16 +14,24 @@ if TYPE_CHECKING:
     from driftlab.platform.lab.read import Experiment
 
 
+Kind = Literal["cells", "nodes"]
+
+
 @dataclass(frozen=True)
 class Placement:
     """Where the nodes of a cell run under Ray, and why; tables do not depend on it."""
 
-    kind: Literal["cells", "nodes"]
+    kind: Kind
     reason: str
 
 
-def placement_of(experiment: Experiment, workers: int | None = None, devices_per_actor: int | None = None) -> Placement:
-    """Choose from the request and the number of workers, before any process starts.
+def placement_of(
+    experiment: Experiment,
+    workers: int | None = None,
+    devices_per_actor: int | None = None,
+    begun: Kind | None = None,
+) -> Placement:
+    """Choose from the request and the number of workers, before any process starts; a resumed run stays as it began.
 
     Devices that share a server, and a grid with fewer cells than workers, occupy the workers only as separate nodes.
     """
@@ -32,6 +40,8 @@ def placement_of(experiment: Experiment, workers: int | None = None, devices_per
         return Placement(asked, f"compute.placement is {asked}")
     if devices_per_actor is not None:
         return Placement("nodes", "--devices-per-actor limits the devices of an actor")
+    if begun is not None:
+        return Placement(begun, "the run began so")
     systems = systems_of(experiment)
     served = next((system.name for system in systems if system.needs_server), None)
     for fleet in experiment.fleets:

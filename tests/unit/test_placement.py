@@ -9,14 +9,18 @@ import pytest
 from documents_factory import TINY
 from whole_cells_factory import RecordingCells, WholeCells
 
+from driftlab.actors import backend
+from driftlab.cli.run import BackendChoice
 from driftlab.errors import RequestError, RunError
 from driftlab.platform.core.plugins import code_digest, find_class, install_finder
+from driftlab.platform.lab import paths
 from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.placement import placement_of, sources_of
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import parse
 from driftlab.platform.lab.seal import run
 from driftlab.platform.results.tables.diff import differences
+from driftlab.platform.results.tables.read import read_info
 from driftlab.platform.sim.nodes.cell import REPORTS, CellNode, report_times
 
 BROKEN = """
@@ -92,6 +96,20 @@ def test_an_error_of_a_member_is_the_reason_that_separate_nodes_give(monkeypatch
 class _Setup:
     def with_networks(self, jobs):
         return self
+
+
+def test_a_resumed_run_stays_in_the_processes_in_which_it_began(tmp_path, monkeypatch):
+    """Two workers compute whole cells of this grid; forty would not."""
+    configs = []
+    monkeypatch.setattr(backend, "RayBackend", configs.append)
+    spec = parse(TINY)
+    for workers, devices_per_actor in ((2, None), (40, None), (40, 1)):
+        paths.keep_info(tmp_path, dict)
+        BackendChoice("ray", None, workers, devices_per_actor, False).opener(spec, tmp_path)()
+    assert placement_of(spec, 40).kind == "nodes"
+    assert [(config.workers, config.placement) for config in configs] == [(2, "cells"), (40, "cells"), (40, "nodes")]
+    assert read_info(tmp_path) == {"placement": "cells"}
+    assert placement_of(parse(TINY, ["compute.placement=nodes"]), 2, begun="cells").kind == "nodes"
 
 
 def test_the_file_of_a_member_is_carried_to_computers_without_it(tmp_path):
