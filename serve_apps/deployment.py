@@ -23,7 +23,7 @@ from ray.serve._private import replica
 from ray.serve.config import RequestRouterConfig
 from ray.serve.schema import LoggingConfig
 
-from driftlab.actors.cluster import LOOPBACK, ClusterConfig, connect, gpu_share, processors
+from driftlab.actors.cluster import LOOPBACK, PROCESS_BYTES, ClusterConfig, connect, gpu_share, processors
 from driftlab.actors.sessions import start_workers
 from driftlab.determinism import make_deterministic
 from driftlab.errors import RequestError
@@ -68,6 +68,7 @@ class ServerArgs(BaseModel):
     max_replicas: Annotated[int, Field(ge=0, le=64)] = 0  # as many if there are enough requests; 0: `replicas`
     requests_per_replica: Annotated[float, Field(gt=0)] = 100.0  # at the same time, above which there is one more
     cpus: Annotated[float, Field(ge=0)] = 0.1  # that a replica requests from Ray for itself and its learners
+    memory: Annotated[int, Field(ge=0)] | None = None  # in bytes, in the same manner; None: `PROCESS_BYTES` a process
     workers: Annotated[int, Field(ge=0)] = 0  # processes that host learners; 0: one per CPU core, or per GPU
     networks: Annotated[int, Field(ge=1)] = NETWORKS  # of sessions that a process keeps in memory
     torch_device: Annotated[str, Field(pattern=DEVICE)] = "cpu"  # of learners and predictions
@@ -87,6 +88,18 @@ class ServerArgs(BaseModel):
     def most(self) -> int:
         """Return the maximum number of replicas."""
         return max(self.replicas, self.max_replicas)
+
+    @property
+    def racks(self) -> int:
+        """Return the number of processes of a replica that host learners."""
+        return math.ceil((self.workers or processors()) / self.most)
+
+    @property
+    def options(self) -> dict[str, float]:
+        """Return the resources that a replica requests for itself, its learners and their builder."""
+        memory = PROCESS_BYTES * (self.racks + 2) if self.memory is None else self.memory
+        cpus = {"num_cpus": self.cpus, "num_gpus": self.gpus_per_actor}
+        return cpus | ({"memory": memory} if memory else {})
 
 
 def _replica() -> Any:
@@ -113,8 +126,7 @@ class ModelStreaming:
         _keep_replica_from_the_network()
         make_deterministic(args.torch_device)
         folder, limits = Path(args.state_dir), Limits(max_sessions=args.max_sessions, rate_limit=args.rate_limit)
-        count = math.ceil((args.workers or processors()) / args.most)
-        workers = start_workers(count, args.torch_device, args.gpus_per_actor, args.networks)
+        workers = start_workers(args.racks, args.torch_device, args.gpus_per_actor, args.networks)
         self.shards = HeldShards(folder) if args.most > 1 else None
         given = (args.token, limits, args.cert, workers, self.shards, args.torch_device, args.networks)
         self.hub = SessionRegistry(folder, *given)
@@ -222,7 +234,7 @@ def with_gpus(args: ServerArgs) -> ServerArgs:
 
 def replicated(deployment: Any, args: ServerArgs) -> Any:
     """Return a deployment with replicas for its requests, each of which receives those of its shards."""
-    deployment = deployment.options(ray_actor_options={"num_cpus": args.cpus, "num_gpus": args.gpus_per_actor})
+    deployment = deployment.options(ray_actor_options=args.options)
     if args.most == 1:
         return deployment
     router = cast("Any", RequestRouterConfig)(  # mypy takes its fields for those of a private one
@@ -251,6 +263,7 @@ def serving(args: ServerArgs, where: ServerAddress, address: str | None = None) 
             )
     fix = "Start `driftlab serve` again: sessions resume."
     cluster = connect(ClusterConfig(address=address, run=NAME, go_on=fix))
+    args = args.model_copy(update={"memory": 0}) if cluster.local else args  # it gets no more, so it would wait
     try:
         cluster.run(lambda: _start(args, where))
         yield

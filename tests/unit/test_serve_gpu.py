@@ -11,6 +11,7 @@ from served_factory import ASKED, TOKEN
 from typer.testing import CliRunner
 
 from driftlab.actors import sessions as workers
+from driftlab.actors.cluster import PROCESS_BYTES
 from driftlab.cli.app import build_app
 from driftlab.errors import RequestError, RunError
 from driftlab.platform.field import opening, rounds
@@ -21,6 +22,7 @@ from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import pack
 from driftlab.serve_apps import deployment
 from driftlab.serve_apps.deployment import ServerArgs, with_gpus
+from driftlab.serve_apps.http_server import ServerAddress
 from driftlab.serve_apps.sessions import SessionRegistry
 
 
@@ -104,8 +106,24 @@ def test_the_replica_requests_its_share(monkeypatch):
     monkeypatch.setattr(deployment, "ModelStreaming", stub)
     for device in ("cpu", "cuda"):
         deployment.application({"state_dir": "served", "token": TOKEN, "torch_device": device})
-    shares = [0.0, 0.333]
-    assert asked == [{"ray_actor_options": {"num_cpus": 0.1, "num_gpus": share}} for share in shares]
+    found = [options["ray_actor_options"] for options in asked]
+    assert [(one["num_cpus"], one["num_gpus"]) for one in found] == [(0.1, 0.0), (0.1, 0.333)]
+
+
+def test_a_replica_requests_the_memory_of_its_processes_except_on_a_local_ray(monkeypatch):
+    """An autoscaler sees it; a local Ray gets no more, so a replica would wait."""
+    asked = []
+    for local in (None, object()):
+        cluster = SimpleNamespace(local=local, run=lambda call, *limit: limit or call(), close=lambda: None)
+        monkeypatch.setattr(deployment, "connect", lambda config, cluster=cluster: cluster)
+        monkeypatch.setattr(deployment, "_start", lambda args, where: asked.append(args.options))
+        args = ServerArgs(state_dir="served", token=TOKEN, workers=4, replicas=2)
+        with deployment.serving(args, ServerAddress("127.0.0.1", 1), "here"):
+            pass
+    on_cluster, here = asked
+    assert on_cluster["memory"] == 4 * PROCESS_BYTES  # itself, two of the four workers, and its builder
+    assert "memory" not in here
+    assert ServerArgs(state_dir="served", token=TOKEN, memory=7).options["memory"] == 7
 
 
 def test_the_actors_of_sessions_request_their_share_and_get_the_device(monkeypatch):
