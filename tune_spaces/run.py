@@ -15,6 +15,7 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from driftlab.actors.cluster import Cluster, ClusterConfig, connect, gpu_share
+from driftlab.actors.pool import CELL_BYTES
 from driftlab.determinism import make_deterministic
 from driftlab.platform.core.plugins import install_finder
 from driftlab.platform.lab.placement import sources_of
@@ -78,19 +79,23 @@ class SearchRunner:
             os.environ.update(QUIET)
             self._cluster = connect(self.config)
         cluster = self._cluster
-        workers = min(self.config.workers or cluster.cpus, cluster.cpus)
+        workers = concurrency(cluster, self.config.workers)
         cluster.run(lambda: _fit(session, cluster, workers, on_end, callbacks))
 
 
 def _fit(
-    session: TuneSession, cluster: Cluster, workers: int, on_end: OnTrialEnd, callbacks: Sequence[tune.Callback]
+    session: TuneSession,
+    cluster: Cluster,
+    workers: int,
+    on_end: OnTrialEnd,
+    callbacks: Sequence[tune.Callback],
 ) -> None:
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a trial that fails is a row
     document = session.document
     sources = sources_of(experiment_of(document.experiment, document.defaults(), document.seeds))
     trainable = tune.with_parameters(TrialTrainable, experiment=document.experiment, sources=sources)
     tune.Tuner(
-        tune.with_resources(trainable, trial_resources(session.document.experiment, cluster.gpus, workers)),
+        tune.with_resources(trainable, trial_resources(document.experiment, cluster, workers)),
         tune_config=tune.TuneConfig(
             search_alg=SessionSearcher(session, on_end),
             scheduler=_scheduler(session),
@@ -108,16 +113,22 @@ def _fit(
     ).fit()
 
 
-def trial_resources(experiment: Mapping[str, Any], gpus: float, workers: int) -> dict[str, float]:
-    """Return the resources of a trial: a CPU, and on a GPU the share that the experiment states.
+def concurrency(cluster: Cluster, workers: int | None) -> int:
+    """Return the maximum of trials at a time; those above the CPUs of a cluster wait until it has grown."""
+    return min(workers or cluster.cpus, cluster.cpus) if cluster.local else workers or cluster.cpus
+
+
+def trial_resources(experiment: Mapping[str, Any], cluster: Cluster, workers: int) -> dict[str, float]:
+    """Return the resources of a trial: a CPU, on a cluster memory, and on a GPU the stated share.
 
     Without a stated share all GPUs are divided among the trials that run at the same time.
     """
     compute = experiment.get("compute") or {}
     share = compute.get("gpus_per_actor") or 0.0
     if compute.get("torch_device") == "cuda":
-        share = share or gpu_share(gpus, workers)
-    return {"cpu": 1.0, **({"gpu": share} if share else {})}
+        share = share or gpu_share(cluster.gpus, workers)
+    memory = {} if cluster.local else {"memory": float(CELL_BYTES)}
+    return {"cpu": 1.0, **memory, **({"gpu": share} if share else {})}
 
 
 def _storage(session: TuneSession, cluster: Cluster, callbacks: Sequence[tune.Callback]) -> Path:

@@ -122,3 +122,12 @@ def inline_replies(inline):
         return ray_fakes.program(inline, *args, **kwargs)
 
     return run
+
+
+@pytest.fixture
+def growing(no_ray, tmp_path, monkeypatch):
+    """A cluster of one computer, whose autoscaler adds up to three."""
+    from cluster_fakes import growing_cluster
+
+    with growing_cluster(tmp_path, monkeypatch) as cluster:
+        yield cluster

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,12 +17,13 @@ import pytest
 import ray
 import ray_fakes
 import yaml
+from cluster_fakes import FAST_DEATH, LIMIT_S, STORE_BYTES, alive, end_added, wait_until
 from documents_factory import TINY
 from signals_factory import DEFAULT, IGNORED, handler_of
 
 from driftlab.actors import pool
 from driftlab.actors.backend import RayBackend
-from driftlab.actors.cluster import PATIENT, ClusterConfig
+from driftlab.actors.cluster import ClusterConfig
 from driftlab.actors.faults import actor_processes
 from driftlab.actors.session import RaySession
 from driftlab.cli import app
@@ -34,14 +33,6 @@ from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.sim.session import NodeId
 
 DEVICE = NodeId("device", "d")
-STORE_BYTES = 100 * 2**20
-LIMIT_S = 300  # for a change of the cluster on a busy computer
-FAST_DEATH = {  # also applies to the head, so it must be longer than this computer may stall
-    "health_check_initial_delay_ms": 0,
-    "health_check_period_ms": 500,
-    "health_check_timeout_ms": 2000,
-    "health_check_failure_threshold": 4,
-}
 
 
 @pytest.fixture
@@ -130,73 +121,6 @@ def test_a_computer_that_is_lost_for_good_costs_its_running_cells_only(
     assert len(cells & before) <= backend.concurrency  # later ones may begin on a lost actor
 
 
-GROWING = {  # as in Ray's test of its autoscaler, whose own file is not in the package
-    "cluster_name": "growing",
-    "max_workers": 3,
-    "upscaling_speed": 10.0,
-    "idle_timeout_minutes": 0.05,
-    "provider": {
-        "type": "external",
-        "module": "growing_provider.GrowingProvider",
-        "launch_multiple": True,
-        "use_node_id_as_ip": True,
-        "disable_node_updaters": True,
-        "disable_launch_config_check": True,
-        "foreground_node_launch": True,
-    },
-    "available_node_types": {
-        "ray.head.default": {"resources": {"CPU": 1}, "node_config": {}, "max_workers": 0},
-        "small": {
-            "resources": {"CPU": 1, "memory": 2**31, "object_store_memory": STORE_BYTES},
-            "node_config": {},
-            "max_workers": 3,
-        },
-    },
-    "head_node_type": "ray.head.default",
-    **{key: {} for key in ("auth", "docker", "file_mounts")},
-    **{key: [] for key in ("initialization_commands", "setup_commands", "head_setup_commands")},
-    **{key: [] for key in ("worker_setup_commands", "head_start_ray_commands", "worker_start_ray_commands")},
-    "cluster_synced_files": [],
-}
-
-
-@pytest.fixture
-def growing(no_ray, tmp_path, monkeypatch):
-    """A cluster of one computer, whose autoscaler adds up to three and removes idle ones after 3 s."""
-    from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID
-    from ray.cluster_utils import Cluster
-
-    for name, value in (
-        ("RAY_FAKE_CLUSTER", "1"),
-        ("AUTOSCALER_UPDATE_INTERVAL_S", "1"),
-        ("RAY_OVERRIDE_NODE_ID_FOR_TESTING", FAKE_HEAD_NODE_ID),
-    ):
-        monkeypatch.setenv(name, value)
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port = free.getsockname()[1]
-    address, file = f"{ray.util.get_node_ip_address()}:{port}", tmp_path / "cluster.yaml"
-    file.write_text(yaml.safe_dump({**GROWING, "provider": {**GROWING["provider"], "gcs_address": address}}))
-    cluster = Cluster()
-    cluster.add_node(
-        num_cpus=1,
-        gcs_server_port=port,
-        object_store_memory=STORE_BYTES,
-        include_dashboard=False,
-        autoscaling_config=str(file),
-        _system_config={**FAST_DEATH, **PATIENT},
-    )
-    monkeypatch.delenv("RAY_OVERRIDE_NODE_ID_FOR_TESTING")
-    assert cluster.address == address
-    yield cluster
-    ray.shutdown()
-    added = psutil.Process(cluster.head_node.all_processes["monitor"][0].process.pid).children(recursive=True)
-    cluster.shutdown()
-    for process in added:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-
-
 HELD = """
 import os
 import time
@@ -220,24 +144,11 @@ class Held(Ams):
 """
 
 
-def alive():
-    return [node for node in ray.nodes() if node["Alive"]]
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "the cluster has not changed in time"
-        time.sleep(0.1)
-
-
 def lose_one(cluster, held):
     """Once three cells wait on three computers, end one of those that were added, and let the cells go on."""
-    monitor = psutil.Process(cluster.head_node.all_processes["monitor"][0].process.pid)
     try:
         wait_until(lambda: ray.is_initialized() and len(alive()) == 3 and len(list(held.parent.glob("began-*"))) == 3)
-        next(process for process in monitor.children() if process.name() == "raylet").kill()
-        wait_until(lambda: len(alive()) == 2)
+        end_added(cluster)
     finally:
         held.unlink()
 

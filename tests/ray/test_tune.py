@@ -1,4 +1,4 @@
-"""Searches on Ray: equal trials to one process, also after kills; early stopping; loggers."""
+"""Searches on Ray: equal trials to one process, also if killed or on clusters; loggers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
+import ray
 import tuning_factory as factory
 import yaml
+from cluster_fakes import alive, end_added, wait_until
 
 from driftlab.actors.cluster import ClusterConfig
 from driftlab.platform.lab.tuned import read_tuned
@@ -30,8 +33,9 @@ LIMIT_S = 200
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def searched(folder, document, workers, callbacks=()):
-    with begin_search(document, folder) as session, SearchRunner(ClusterConfig(workers=workers)) as on_ray:
+def searched(folder, document, workers, callbacks=(), address=None):
+    config = ClusterConfig(workers=workers, address=address)
+    with begin_search(document, folder) as session, SearchRunner(config) as on_ray:
         on_ray.run(session, lambda assignment, outcome: None, callbacks)
         assert session.over
     return open_run(session.directory)
@@ -122,6 +126,60 @@ def test_trials_with_low_scores_are_stopped_early(tmp_path, no_ray):
     assert (stopped["streamed_s"] < 12).all()
     assert trials[trials["status"] == "done"]["streamed_s"].eq(12 * trials["cells"]).sum() >= 2
     assert open_search(tmp_path / "run").best.number in trials[trials["status"] == "done"]["trial"].tolist()
+
+
+HELD = """
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from driftlab.platform.adaptation.tent import Tent
+
+
+@dataclass(frozen=True)
+class Held(Tent):
+    while_there: str = ""
+
+    def adapt(self, model, state, batch, phase):
+        held = Path(self.while_there)
+        if held.exists():
+            held.with_name(f"began-{os.getpid()}").touch()
+        while held.exists():
+            time.sleep(0.01)
+        return super().adapt(model, state, batch, phase)
+"""
+
+
+def lose_one(cluster, held):
+    """Once three trials wait on three computers, end an added one, and let the trials go on."""
+    try:
+        wait_until(lambda: ray.is_initialized() and len(alive()) == 3 and len(list(held.parent.glob("began-*"))) == 3)
+        end_added(cluster)
+    finally:
+        held.unlink()
+
+
+@pytest.mark.slow
+def test_a_search_on_a_growing_cluster_that_loses_a_computer_has_the_trials_of_one_process(growing, tmp_path):
+    """The autoscaler adds computers for the trials above the processors of the first one."""
+    held = tmp_path / "held" / "held"
+    held.parent.mkdir()
+    member = held.with_suffix(".py")
+    member.write_text(HELD)
+    adaptation = {"name": f"{member}:Held", "stream_batch": 5, "while_there": str(held)}
+    system = {"name": "held", "base": "tent", "adaptation": adaptation}
+    experiment = {**factory.SPACE["experiment"], "systems": [system]}
+    document = factory.document(experiment=experiment, system="held", trials=6, held_out=[])
+    with begin_search(document, tmp_path / "alone") as session:
+        finish_here(session)
+    held.touch()
+    with ThreadPoolExecutor(1) as others:
+        losing = others.submit(lose_one, growing, held)
+        three = searched(tmp_path / "run", document, 3, address=growing.address)
+        losing.result()
+    assert trials_without_host(three).equals(trials_without_host(open_run(tmp_path / "alone")))
+    assert three.frame("trials")["host_worker"].nunique() >= 2  # one of three was lost
 
 
 def started(folder, spec, *more):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from driftlab import device_builder
 from driftlab.actors.cluster import Cluster, ClusterConfig, gpu_share
-from driftlab.actors.pool import Pool
+from driftlab.actors.pool import CELL_BYTES, Pool
 from driftlab.errors import RequestError
 from driftlab.platform.adaptation import distill
 from driftlab.platform.adaptation.base import Batch, Phase
@@ -114,10 +116,12 @@ def test_all_gpus_are_shared_out_unless_the_request_states_a_share(placement, ki
 
 
 def test_a_trial_of_a_search_requests_its_share():
-    assert trial_resources({}, 4.0, 8) == {"cpu": 1.0}
-    assert trial_resources({"compute": {"torch_device": "cuda"}}, 4.0, 8) == {"cpu": 1.0, "gpu": 0.5}
+    here = replace(FOUR, local=object())
+    assert trial_resources({}, here, 8) == {"cpu": 1.0}
+    assert trial_resources({"compute": {"torch_device": "cuda"}}, here, 8) == {"cpu": 1.0, "gpu": 0.5}
     stated = {"compute": {"torch_device": "cuda", "gpus_per_actor": 0.25}}
-    assert trial_resources(stated, 4.0, 8) == {"cpu": 1.0, "gpu": 0.25}
+    assert trial_resources(stated, here, 8) == {"cpu": 1.0, "gpu": 0.25}
+    assert trial_resources(stated, FOUR, 8) == {"cpu": 1.0, "gpu": 0.25, "memory": CELL_BYTES}
     assert [gpu_share(*given) for given in ((4.0, 2), (1.0, 3), (0.0, 4))] == [1.0, 0.333, 0.0]
 
 

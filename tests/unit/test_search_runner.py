@@ -17,7 +17,7 @@ from driftlab.tune_spaces import run
 def steps(monkeypatch):
     """The starts and stops of Ray, and the searches between them."""
     found = []
-    cluster = SimpleNamespace(cpus=2, run=lambda call: call(), close=lambda: found.append("stop"))
+    cluster = SimpleNamespace(cpus=2, local=object(), run=lambda call: call(), close=lambda: found.append("stop"))
     monkeypatch.setattr(run, "connect", lambda config: found.append("start") or cluster)
     monkeypatch.setattr(run, "_fit", lambda session, *rest: found.append(session.name))
     return found
@@ -56,6 +56,13 @@ def test_a_search_that_needs_more_gpus_than_there_are_is_refused_before_ray_star
     refused = CliRunner().invoke(build_app(), words).exception
     assert isinstance(refused, RequestError)
     assert "compute.gpus_per_actor is 1" in str(refused)
+
+
+def test_a_cluster_that_may_grow_has_as_many_trials_as_workers():
+    """Those above its CPUs wait, so that its autoscaler adds computers; a local Ray has no more."""
+    cluster, here = SimpleNamespace(cpus=2, local=None), SimpleNamespace(cpus=2, local=object())
+    assert [run.concurrency(cluster, workers) for workers in (None, 1, 9)] == [2, 1, 9]
+    assert [run.concurrency(here, workers) for workers in (None, 1, 9)] == [2, 1, 2]
 
 
 def test_the_process_of_a_trial_imports_the_files_that_travel_with_the_search(monkeypatch):
