@@ -19,6 +19,7 @@ from driftlab.actors.pool import CELL_BYTES
 from driftlab.determinism import make_deterministic
 from driftlab.platform.core.plugins import install_finder
 from driftlab.platform.lab.placement import sources_of
+from driftlab.platform.networks.training.states import cache_folder
 from driftlab.platform.sim import portable
 from driftlab.platform.tune.document import experiment_of
 from driftlab.platform.tune.trial import (
@@ -32,6 +33,7 @@ from driftlab.platform.tune.trial import (
     WarmBackend,
     outcomes,
 )
+from driftlab.tune_spaces.sharing import Sharing, start_shelf
 
 if TYPE_CHECKING:  # Optuna, which the processes of trials do without
     from driftlab.platform.tune.session import TuneSession
@@ -62,6 +64,7 @@ class SearchRunner:
     def __init__(self, config: ClusterConfig) -> None:
         self.config = config
         self._cluster: Cluster | None = None
+        self._shelf: Any = None  # of trained networks, on a cluster
 
     def __enter__(self) -> SearchRunner:
         return self
@@ -78,22 +81,24 @@ class SearchRunner:
         if self._cluster is None:
             os.environ.update(QUIET)
             self._cluster = connect(self.config)
-        cluster = self._cluster
+            self._shelf = None if self._cluster.local else self._cluster.run(start_shelf)
+        cluster, shelf = self._cluster, self._shelf
         workers = concurrency(cluster, self.config.workers)
-        cluster.run(lambda: _fit(session, cluster, workers, on_end, callbacks))
+        cluster.run(lambda: _fit(session, cluster, workers, shelf, on_end, callbacks))
 
 
 def _fit(
     session: TuneSession,
     cluster: Cluster,
     workers: int,
+    shelf: Any,
     on_end: OnTrialEnd,
     callbacks: Sequence[tune.Callback],
 ) -> None:
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a trial that fails is a row
     document = session.document
     sources = sources_of(experiment_of(document.experiment, document.defaults(), document.seeds))
-    trainable = tune.with_parameters(TrialTrainable, experiment=document.experiment, sources=sources)
+    trainable = tune.with_parameters(TrialTrainable, experiment=document.experiment, sources=sources, shelf=shelf)
     tune.Tuner(
         tune.with_resources(trainable, trial_resources(document.experiment, cluster, workers)),
         tune_config=tune.TuneConfig(
@@ -220,7 +225,8 @@ class TrialTrainable(tune.Trainable):
         self._experiment = shared["experiment"]
         install_finder(shared["sources"])  # makes the files of users' members importable on other computers
         make_deterministic((self._experiment.get("compute") or {}).get("torch_device", "cpu"))
-        self._backend = WarmBackend()
+        shelf = shared["shelf"]
+        self._backend = WarmBackend(Sharing(shelf, cache_folder())) if shelf is not None else WarmBackend()
         self._outcomes = self._begin(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:

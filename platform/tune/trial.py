@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -54,31 +54,34 @@ class TrialOutcome:
 
 
 OnTrialEnd = Callable[[Assignment, TrialOutcome], None]
+Shared = Callable[[Any], AbstractContextManager[None]]  # exchanges the files of a recipe with other computers
 
 
 class WarmBackend(InlineBackend):
     """Keeps the networks of a trial, so that the next one in this process finds them."""
 
-    def __init__(self) -> None:
+    def __init__(self, shared: Shared = nullcontext) -> None:
         super().__init__()
         self._built: dict[str, InlineJob] = {}
+        self._shared = shared
 
     def open(self, session: str) -> InlineSession:
         """Open a session; the session for builds keeps its networks."""
-        return _Building(built=self._built) if session == "artefacts" else InlineSession()
+        return _Building(self._built, self._shared) if session == "artefacts" else InlineSession()
 
 
 class _Building(PlainSession):
     """Makes each artefact once."""
 
-    def __init__(self, built: dict[str, InlineJob]) -> None:
+    def __init__(self, built: dict[str, InlineJob], shared: Shared) -> None:
         super().__init__()
-        self._built = built
+        self._built, self._shared = built, shared
 
     def call(self, node: NodeId, verb: str, *args: Any) -> InlineJob:
         name = f"{verb} {args[0].key()}"
         if name not in self._built:
-            made = super().call(node, verb, *args)
+            with self._shared(args[0]):
+                made = super().call(node, verb, *args)
             while len(self._built) >= NETWORKS_KEPT:
                 del self._built[next(iter(self._built))]
             self._built[name] = made

@@ -16,7 +16,7 @@ import pytest
 import ray
 import tuning_factory as factory
 import yaml
-from cluster_fakes import alive, end_added, wait_until
+from cluster_fakes import STORE_BYTES, alive, end_added, wait_until
 
 from driftlab.actors.cluster import ClusterConfig
 from driftlab.platform.lab.tuned import read_tuned
@@ -126,6 +126,33 @@ def test_trials_with_low_scores_are_stopped_early(tmp_path, no_ray):
     assert (stopped["streamed_s"] < 12).all()
     assert trials[trials["status"] == "done"]["streamed_s"].eq(12 * trials["cells"]).sum() >= 2
     assert open_search(tmp_path / "run").best.number in trials[trials["status"] == "done"]["trial"].tolist()
+
+
+@pytest.fixture
+def two_caches(no_ray, tmp_path):
+    """A cluster of two simulated computers, and the folders of their built networks."""
+    from ray.cluster_utils import Cluster
+
+    cluster, caches = Cluster(), [tmp_path / "first", tmp_path / "second"]
+    for cache in caches:
+        own = {"include_dashboard": False} if cache is caches[0] else {}
+        cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES, env_vars={"DRIFTLAB_CACHE": str(cache)}, **own)
+    yield cluster, caches
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.mark.slow
+def test_a_network_is_trained_on_one_computer_of_a_cluster_and_sent_to_others(alone, document, tmp_path, two_caches):
+    cluster, caches = two_caches
+    both = searched(tmp_path / "run", document, 2, address=cluster.address)
+    assert both.frame("trials")["host_worker"].nunique() == 2
+    assert trials_without_host(both).equals(trials_without_host(alone))
+    built = [sorted(file.stem for file in cache.glob("*.lock")) for cache in caches]  # a network that is built locks it
+    assert sorted(map(len, built)) == [0, 1]
+    kept = [{file.name: file.read_bytes() for file in cache.glob("*.safetensors")} for cache in caches]
+    assert kept[0] == kept[1]
+    assert [*kept[0]] == [f"{name}.safetensors" for names in built for name in names]
 
 
 HELD = """

@@ -70,5 +70,5 @@ def test_the_process_of_a_trial_imports_the_files_that_travel_with_the_search(mo
     monkeypatch.setattr(run, "install_finder", given.update)
     monkeypatch.setattr(run.TrialTrainable, "_begin", lambda self, config: None)
     trainable = run.TrialTrainable.__new__(run.TrialTrainable)
-    trainable.setup({}, experiment={}, sources={"/home/mine.py": b"code"})
+    trainable.setup({}, experiment={}, sources={"/home/mine.py": b"code"}, shelf=None)
     assert given == {"/home/mine.py": b"code"}
