@@ -29,15 +29,15 @@ Files = Mapping[str, bytes]
 
 
 class NetworkShelf:
-    """Holds the files of built networks by the key of their recipe, and the process that builds each of the others."""
+    """Holds the files of built networks by the key of their recipe, and who builds the others."""
 
-    def __init__(self, claim_s: float = CLAIM_S) -> None:
+    def __init__(self, claim_s: float) -> None:
         self._files: dict[str, Any] = {}
         self._claims: dict[str, tuple[str, float]] = {}
         self._claim_s = claim_s
 
     def claim(self, key: str, process: str) -> bool:
-        """Return whether this process builds the network: nobody else does and still reports."""
+        """Return whether this process builds the network, as no other one does and still reports."""
         owner, until_s = self._claims.get(key, (process, 0.0))
         if key in self._files or (owner != process and time.monotonic() < until_s):
             return False
@@ -57,11 +57,11 @@ def start_shelf() -> Any:
     """Start the actor that holds the files of a search, on this computer."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     options: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": here}
-    return ray.remote(NetworkShelf).options(**options).remote()
+    return ray.remote(NetworkShelf).options(**options).remote(CLAIM_S)
 
 
 class Sharing:
-    """Exchanges the files of a cache folder with a shelf; if the shelf is lost, each process builds its networks."""
+    """Exchanges files of a cache folder with a shelf; without the shelf, a process builds its networks."""
 
     def __init__(self, shelf: Any, folder: Path) -> None:
         self._shelf, self._folder, self._process = shelf, folder, uuid.uuid4().hex
@@ -87,7 +87,7 @@ class Sharing:
 
     @contextmanager
     def _building(self, key: str) -> Iterator[None]:
-        """Report every few seconds that this process builds a network; offer its files, also if there are none."""
+        """Report regularly that this process builds a network; offer its files, also if there are none."""
         ended = threading.Event()
 
         def report() -> None:

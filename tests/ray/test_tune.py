@@ -24,6 +24,7 @@ from driftlab.platform.results.relations.searches import open_search
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.tune.session import begin_search, continue_search
 from driftlab.platform.tune.trial import WarmBackend, outcomes
+from driftlab.tune_spaces import sharing
 from driftlab.tune_spaces.catalogue import load_equal
 from driftlab.tune_spaces.loggers import loggers_of
 from driftlab.tune_spaces.run import SearchRunner
@@ -142,19 +143,6 @@ def two_caches(no_ray, tmp_path):
     cluster.shutdown()
 
 
-@pytest.mark.slow
-def test_a_network_is_trained_on_one_computer_of_a_cluster_and_sent_to_others(alone, document, tmp_path, two_caches):
-    cluster, caches = two_caches
-    both = searched(tmp_path / "run", document, 2, address=cluster.address)
-    assert both.frame("trials")["host_worker"].nunique() == 2
-    assert trials_without_host(both).equals(trials_without_host(alone))
-    built = [sorted(file.stem for file in cache.glob("*.lock")) for cache in caches]  # a network that is built locks it
-    assert sorted(map(len, built)) == [0, 1]
-    kept = [{file.name: file.read_bytes() for file in cache.glob("*.safetensors")} for cache in caches]
-    assert kept[0] == kept[1]
-    assert [*kept[0]] == [f"{name}.safetensors" for names in built for name in names]
-
-
 HELD = """
 import os
 import time
@@ -178,35 +166,95 @@ class Held(Tent):
 """
 
 
-def lose_one(cluster, held):
-    """Once three trials wait on three computers, end an added one, and let the trials go on."""
-    try:
-        wait_until(lambda: ray.is_initialized() and len(alive()) == 3 and len(list(held.parent.glob("began-*"))) == 3)
-        end_added(cluster)
-    finally:
-        held.unlink()
+@pytest.fixture
+def held(tmp_path):
+    """A file; while it is there, the trials of `held_document` wait, so that each process gets one."""
+    file = tmp_path / "held" / "held"
+    file.parent.mkdir()
+    file.touch()
+    return file
 
 
-@pytest.mark.slow
-def test_a_search_on_a_growing_cluster_that_loses_a_computer_has_the_trials_of_one_process(growing, tmp_path):
-    """The autoscaler adds computers for the trials above the processors of the first one."""
-    held = tmp_path / "held" / "held"
-    held.parent.mkdir()
+def held_document(held):
     member = held.with_suffix(".py")
     member.write_text(HELD)
     adaptation = {"name": f"{member}:Held", "stream_batch": 5, "while_there": str(held)}
     system = {"name": "held", "base": "tent", "adaptation": adaptation}
     experiment = {**factory.SPACE["experiment"], "systems": [system]}
-    document = factory.document(experiment=experiment, system="held", trials=6, held_out=[])
-    with begin_search(document, tmp_path / "alone") as session:
-        finish_here(session)
-    held.touch()
+    return factory.document(experiment=experiment, system="held", trials=6, held_out=[])
+
+
+def let_go(held, count, then=lambda: None):
+    """Once so many trials wait, each on its computer, call `then`, and let them go on."""
+    try:
+        wait_until(lambda: ray.is_initialized() and len(alive()) == len(list(held.parent.glob("began-*"))) == count)
+        then()
+    finally:
+        held.unlink()
+
+
+def meanwhile(work, *search, **options):
+    """Search while another thread works."""
     with ThreadPoolExecutor(1) as others:
-        losing = others.submit(lose_one, growing, held)
-        three = searched(tmp_path / "run", document, 3, address=growing.address)
-        losing.result()
-    assert trials_without_host(three).equals(trials_without_host(open_run(tmp_path / "alone")))
-    assert three.frame("trials")["host_worker"].nunique() >= 2  # one of three was lost
+        working = others.submit(work)
+        found = searched(*search, **options)
+        working.result()
+    return found
+
+
+def in_one_process(folder, document):
+    with begin_search(document, folder) as session:
+        finish_here(session)
+    return trials_without_host(open_run(folder))
+
+
+@pytest.mark.slow
+def test_a_network_is_trained_on_one_computer_of_a_cluster_and_sent_to_others(held, tmp_path, two_caches):
+    cluster, caches = two_caches
+    document = held_document(held)
+    found = meanwhile(lambda: let_go(held, 2), tmp_path / "run", document, 2, address=cluster.address)
+    assert trials_without_host(found).equals(in_one_process(tmp_path / "alone", document))
+    built = [sorted(file.stem for file in cache.glob("*.lock")) for cache in caches]  # a network that is built locks it
+    assert sorted(map(len, built)) == [0, 1]
+    kept = [networks_in(cache) for cache in caches]
+    assert kept[0] == kept[1]
+    assert [*kept[0]] == [f"{name}.safetensors" for names in built for name in names]
+
+
+@pytest.mark.slow
+def test_a_network_whose_trainer_is_killed_is_trained_by_another_trial(tmp_path, two_caches, monkeypatch):
+    cluster, caches = two_caches
+    monkeypatch.setattr(sharing, "CLAIM_S", 3.0)
+    student = {**factory.SPACE["experiment"]["student"], "pretrain_steps": 400}
+    document = factory.document(experiment={**factory.SPACE["experiment"], "student": student}, trials=4, held_out=[])
+    found = meanwhile(lambda: kill_trainer(caches), tmp_path / "run", document, 2, address=cluster.address)
+    assert trials_without_host(found).equals(in_one_process(tmp_path / "alone", document))
+    assert len({name for cache in caches for name in networks_in(cache)}) == 1
+
+
+def networks_in(cache):
+    return {file.name: file.read_bytes() for file in cache.glob("*.safetensors")}
+
+
+def kill_trainer(caches):
+    """Kill the trial that trains a network, which no other one trains at the same time."""
+    wait_until(lambda: any([*cache.glob("*.training")] for cache in caches))
+    (cache,) = (cache for cache in caches if [*cache.glob("*.training")])
+    mine = [one for one in psutil.Process().children(recursive=True) if matches(one, "ray::")]
+    (trainer,) = (one for one in mine if one.environ()["DRIFTLAB_CACHE"] == str(cache))
+    trainer.kill()
+
+
+@pytest.mark.slow
+def test_a_search_on_a_growing_cluster_that_loses_a_computer_has_the_trials_of_one_process(growing, held, tmp_path):
+    """The autoscaler adds computers for the trials above the processors of the first one."""
+    document = held_document(held)
+
+    def lose_one():
+        let_go(held, 3, lambda: end_added(growing))
+
+    found = meanwhile(lose_one, tmp_path / "run", document, 3, address=growing.address)
+    assert trials_without_host(found).equals(in_one_process(tmp_path / "alone", document))
 
 
 def started(folder, spec, *more):

@@ -1,4 +1,4 @@
-"""Trained networks that trials exchange: built once, whoever waits, fails or is killed."""
+"""Trained networks that trials exchange: built once, also if a process waits, fails or is killed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def handle(**calls):
 
 @pytest.fixture
 def shelf():
-    return NetworkShelf()
+    return NetworkShelf(CLAIM_S)
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_others_wait_for_a_process_that_builds_and_reports(computers, shelf, clo
             clock.now_s += 0.9 * CLAIM_S  # nearly too long until the next report
         return granted
 
-    first._shelf.claim.remote = reported  # both computers ask it
+    first._shelf.claim.remote = reported  # of both computers
     with first(FAMILY):
         waiting = threading.Thread(target=lambda: built.append(obtain(*second)), daemon=True)
         waiting.start()
