@@ -3,9 +3,9 @@
 `function`: evaluations until the optimum of a constrained function of 10 000 points, median of 20 seeds; a searcher
 that has not found it counts with its limit. `knapsacks`: the fraction of the exact hypervolume that the evolutionary
 searcher reaches on 100 random knapsacks with two values. `stopping`: compute and held-out score of a search with early
-stopping (ASHA), against a search of full trials on the same proposals. `overhead`: time of a warm trial in addition to
-its cells, from one row to the next, with one worker. `search`: time of `driftlab tune` on a space, from the start to
-the report.
+stopping (ASHA), against a search of full trials on the same proposals; `--out` keeps both, for `driftlab report
+DIR/early-stopping --compare-to DIR/full-trials`. `overhead`: time of a warm trial in addition to its cells, from one
+row to the next, with one worker. `search`: time of `driftlab tune` on a space, from the start to the report.
 
 The first two take a minute, the others some minutes on two cores. Example: python benchmarks/tune.py function knapsacks
 """
@@ -136,23 +136,28 @@ def knapsacks(count: int) -> dict[str, Any]:
 
 
 def _tuned(
-    space: str, overrides: list[str], workers: int | None = None, on_end: OnTrialEnd = lambda assignment, outcome: None
+    space: str,
+    overrides: list[str],
+    workers: int | None = None,
+    on_end: OnTrialEnd = lambda assignment, outcome: None,
+    out: Path | None = None,
 ) -> tuple[SearchResults, float]:
-    """Run a search in a temporary folder; return its results and its seconds."""
+    """Run a search in a folder, or else a temporary one; return its results and its seconds."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         with (
-            begin_search(load(space, overrides), Path(folder) / "search") as session,
+            begin_search(load(space, overrides), out or Path(folder) / "search") as session,
             SearchRunner(ClusterConfig(workers=workers)) as on_ray,
         ):
             on_ray.run(session, on_end)
         return open_search(session.directory), time.perf_counter() - started
 
 
-def stopping(space: str, overrides: list[str]) -> dict[str, Any]:
+def stopping(space: str, overrides: list[str], out: Path | None) -> dict[str, Any]:
     """Compare a search with early stopping with one of full trials, on the same proposals."""
     full, stopped = (
-        _tuned(space, [*overrides, "searcher=random", f"early_stopping={early}"])[0] for early in ("false", "true")
+        _tuned(space, [*overrides, "searcher=random", f"early_stopping={early}"], out=out and out / name)[0]
+        for name, early in (("full-trials", "false"), ("early-stopping", "true"))
     )
     metric = full.objectives[0].metric
     scores = [_held_out(found, metric) for found in (full, stopped)]
@@ -162,10 +167,18 @@ def stopping(space: str, overrides: list[str]) -> dict[str, Any]:
         "trials": full.budget.trials,
         "stopped": stopped.budget.stopped,
         "compute": stopped.budget.streamed_s / full.budget.streamed_s,
+        "compute_until_best_s": [_until_best_s(found) for found in (full, stopped)],
         "recommended": [found.best and found.best.number for found in (full, stopped)],
         metric: {"full": stats.mean(scores[0].values()), "stopped": stats.mean(scores[1].values())},
         "difference": difference,
     }
+
+
+def _until_best_s(found: SearchResults) -> float:
+    """Add up the streamed time of the best trial and of those before it."""
+    trials = found.searched
+    last = -1 if found.best is None else found.best.number
+    return float(trials[trials["trial"] <= last]["streamed_s"].sum())
 
 
 def _held_out(found: SearchResults, metric: str) -> dict[int, float]:
@@ -213,11 +226,12 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=["size=small"], dest="overrides")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds of `function`")
     parser.add_argument("--count", type=int, default=KNAPSACKS, help="number of knapsacks")
+    parser.add_argument("--out", type=Path, help="folder that keeps the searches of `stopping`")
     options = options_of(parser, seeds=1, count=1)
     run = {
         "function": lambda: function(options.seeds),
         "knapsacks": lambda: knapsacks(options.count),
-        "stopping": lambda: stopping(options.space, options.overrides),
+        "stopping": lambda: stopping(options.space, options.overrides, options.out),
         "overhead": lambda: overhead(options.space, options.overrides),
         "search": lambda: whole(options.space, options.overrides),
     }

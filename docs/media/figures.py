@@ -3,7 +3,8 @@
     python docs/media/figures.py RUN [RUN …]
 
 The demo has data for most of them; short experiments for others are in `docs/media/runs`, such as `clients.yaml`.
-A figure is drawn from the first run that has data for it; the others are listed at the end and keep their pictures.
+A figure is drawn from the first run that has data for it; the others are listed at the end and keep their text and
+picture. Searches are also drawn side by side, under the names of their folders.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import itertools
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, view_of
 from driftlab.platform.results.figures.plots import Style
-from driftlab.platform.results.figures.searches import SEARCH_FIGURES
+from driftlab.platform.results.figures.searches import SEARCH_FIGURES, SIDE_BY_SIDE
 from driftlab.platform.results.figures.svg import VARIABLES, panel
 from driftlab.platform.results.figures.table import FIGURES
 from driftlab.platform.results.relations.searches import SearchResults, is_search
@@ -44,22 +45,29 @@ NAMES = 6  # in a legend
 def main(runs: Iterable[str]) -> None:
     """Draw every figure that one of these runs has, and write the page."""
     shown: dict[str, FigureContent] = {}
-    for run in map(open_run, runs):
-        search = is_search(run)
-        data: Any = SearchResults(run) if search else view_of(run)
-        for figure in SEARCH_FIGURES if search else FIGURES:
+    given = [*map(open_run, runs)]
+    searches = {run.path.name: SearchResults(run) for run in given if is_search(run)}
+    sources: list[tuple[Any, Sequence[Figure]]] = [
+        (searches[run.path.name], SEARCH_FIGURES) if is_search(run) else (view_of(run), FIGURES) for run in given
+    ]
+    for data, figures in [*sources, *([(searches, [SIDE_BY_SIDE])] if len(searches) > 1 else [])]:
+        for figure in figures:
             found = None if figure.name in shown else figure.show(data)
             if found is not None and (found.panels or found.grids):
                 shown[figure.name] = found
                 write_atomically(FOLDER / f"{figure.name}.svg", _picture(figure, found))
-    parts = [_section(figure, shown.get(figure.name)) for figure in (*FIGURES, *SEARCH_FIGURES)]
-    write_atomically(DOCS / "figures.md", "\n".join([HEAD, *parts]))
-    absent = [figure.name for figure in (*FIGURES, *SEARCH_FIGURES) if figure.name not in shown]
+    page, every = DOCS / "figures.md", (*FIGURES, *SEARCH_FIGURES, SIDE_BY_SIDE)
+    before = {part.partition("\n")[0]: part for part in page.read_text(encoding="utf-8").split("\n## ")}
+    parts = [_section(figure, shown.get(figure.name), before.get(figure.title)) for figure in every]
+    write_atomically(page, "\n".join([HEAD, *parts]))
+    absent = [figure.name for figure in every if figure.name not in shown]
     sys.stdout.write(f"No run has data for: {', '.join(absent) or 'none'}\n")
 
 
-def _section(figure: Figure, shown: FigureContent | None) -> str:
+def _section(figure: Figure, shown: FigureContent | None, before: str | None) -> str:
     """Return the part of the page about one figure: the first sentence of its note, and its picture."""
+    if shown is None and before is not None:
+        return f"## {before.rstrip()}\n"
     note = shown.note if shown else getattr(sys.modules[figure.show.__module__], "NOTE", "")
     sentence = re.sub(r"(?<![\w`])\d[\d.]*(?: %)?", r"`\g<0>`", note.partition(". ")[0].rstrip("."))
     there = (FOLDER / f"{figure.name}.svg").is_file()

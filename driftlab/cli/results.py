@@ -27,7 +27,10 @@ def report(
     run: Folder,
     compare_to: Annotated[
         Path | None,
-        typer.Option(help="Another run to compare with, such as a simulation and a device.", show_default=False),
+        typer.Option(
+            help="Another run or search to compare with: a simulation and a device, or ASHA and full trials.",
+            show_default=False,
+        ),
     ] = None,
     paper: Annotated[
         str | None,

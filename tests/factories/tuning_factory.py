@@ -77,10 +77,11 @@ def settings_by_number(session: Any) -> dict[int, str]:
     return {number: json.dumps(dict(one.settings)) for number, one in sorted(session.study.history.items())}
 
 
-def make_search(folder: Any, trials: int = 24, **how: Any) -> Any:
+def make_search(folder: Any, trials: int = 24, objectives: Any = None, **how: Any) -> Any:
     """Make the folder of a search whose trials are made up."""
     from driftlab.platform.tune.session import begin_search
 
-    with begin_search(document(f"trials={trials}"), folder) as session:
+    changes = {"objectives": objectives} if objectives else {}
+    with begin_search(document(f"trials={trials}", **changes), folder) as session:
         play(session, **how)
     return session.directory

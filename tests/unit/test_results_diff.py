@@ -112,5 +112,5 @@ def test_figures_stand_side_by_side(pair):
     assert found["score"].share == 0.0
     assert not found["uplink_kbps"].within(0.19)
     assert found["latency_ms"].first > 0  # a time, which is shown alone: a profile's in one run, measured in the other
-    (grid,) = side_by_side(*map(open_run, pair)).grids
+    ((grid,),) = (section.grids for section in side_by_side(*map(open_run, pair)))
     assert [cell.text for cell in grid.rows["one_time w 0, uplink_kbps"]][-1] == "20.0%"

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
+import shutil
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import results_factory as results
 import tuning_factory as factory
 import yaml
+from matplotlib.figure import Figure as MatplotlibFigure
 
 from driftlab.errors import RequestError
 from driftlab.platform.core.space import OneOf, Range, Space, Trial
 from driftlab.platform.lab.read import load, parse
 from driftlab.platform.lab.seal import run
 from driftlab.platform.lab.tuned import read_tuned
-from driftlab.platform.results.figures.searches import SEARCH_FIGURES, summarise_search
+from driftlab.platform.results.figures.searches import SEARCH_FIGURES, compared, progress, summarise_search
 from driftlab.platform.results.relations.comparison import compare
 from driftlab.platform.results.relations.searches import importance, open_search
 from driftlab.platform.results.relations.tuned import how_chosen, origins, unequal_budgets
@@ -40,7 +45,7 @@ def test_the_report_shows_every_figure_and_loads_no_other_file(folder):
     page = write_report(folder).read_text(encoding="utf-8")
     for figure in SEARCH_FIGURES:
         assert f"<h2>{figure.title}</h2>" in page
-    assert page.count('<svg class="plot"') == 5
+    assert page.count('<svg class="plot"') == 6
     assert not re.search(r'(src|href)="https?:', page)
     assert "it broke" in page
     text = (folder / "report.md").read_text(encoding="utf-8")
@@ -71,6 +76,66 @@ def test_a_search_of_two_trials_that_still_runs_has_a_report(tmp_path):
     assert "<h2>Pareto front</h2>" in page
     assert "2 of 40" in page
     assert "0.0001 to 0.1, by orders of magnitude" in page
+
+
+@pytest.fixture(scope="module")
+def shorter(folder, tmp_path_factory):
+    """The same search with early stopping: trials but the first and the best saw a third of the stream."""
+    target, best = tmp_path_factory.mktemp("shorter") / "stopped", open_search(folder).best.number
+    shutil.copytree(folder, target)
+    for file in (target / "tables/trials").glob("*.parquet"):
+        (row,) = pq.read_table(file).to_pylist()
+        if row["stage"] == "search" and row["status"] == "done" and row["trial"] not in (0, best):
+            row |= {"status": "stopped", "streamed_s": 1.0}
+            pq.write_table(pa.Table.from_pylist([row], pq.read_schema(file)), file)
+    return target
+
+
+@pytest.mark.slow
+def test_two_searches_have_their_best_scores_over_compute_on_one_page(folder, shorter):
+    full, stopped = open_search(folder), open_search(shorter)
+    assert stopped.best == full.best
+    content = compared({"full": full, "stopped": stopped})
+    (grid,) = content.grids
+    rows = {name: [entry.text for entry in row] for name, row in grid.rows.items()}
+    streamed_s = [3.0 * 23, 3.0 * 2 + 21]  # of one cell of three seconds each; the failed one has seen nothing
+    assert [rows[name][:4] for name in rows] == [["24", "0", "69", "100%"], ["24", "21", "27", "39%"]]
+    assert [found.budget.streamed_s for found in (full, stopped)] == streamed_s
+    assert rows["full"][5:] == rows["stopped"][5:]
+    page = write_report(folder, shorter).read_text(encoding="utf-8")
+    assert "<h2>Searches side by side</h2>" in page
+    assert ">stopped</" in page
+    (picture,) = content.panels
+    axis = drawn(picture)
+    assert [line.get_xdata()[-1] for line in axis.get_lines()] == streamed_s
+    assert axis.get_lines()[0].get_ydata()[-1] == axis.get_lines()[1].get_ydata()[-1] == full.best.metrics["score"]
+
+
+def drawn(panel):
+    axis = MatplotlibFigure().subplots()
+    panel.draw(axis)
+    return axis
+
+
+@pytest.mark.slow
+def test_the_curve_over_compute_counts_all_trials_until_then(shorter):
+    found = open_search(shorter)
+    by_trial, by_compute = (drawn(panel).get_lines()[0] for panel in progress(found).panels)
+    best = found.best.number
+    assert [*by_trial.get_xdata()] == [0, best]
+    streamed_s = found.searched["streamed_s"].tolist()
+    assert [*by_compute.get_xdata()] == [streamed_s[0], sum(streamed_s[: best + 1])]
+    assert [*by_trial.get_ydata()] == [*by_compute.get_ydata()]
+
+
+@pytest.mark.slow
+def test_searches_that_nothing_relates_are_refused(folder, tmp_path):
+    energy = factory.make_search(tmp_path / "energy", trials=2, objectives={"energy_j": "min"})
+    with pytest.raises(RequestError, match=r"objectives of these searches differ: score \(max\) and energy_j \(min\)"):
+        write_report(folder, energy)
+    plain = results.make_run(tmp_path / "plain", systems=("no_custom",), workloads=("w",), seeds=(0,))
+    with pytest.raises(RequestError, match=r"Only '.*run' is a search\. Compare two searches, or two runs"):
+        write_report(folder, plain)
 
 
 @pytest.mark.slow

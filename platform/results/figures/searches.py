@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from driftlab.errors import RequestError
 from driftlab.platform.core.space import Trial
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel
@@ -22,6 +23,7 @@ BLUE, RED, GREEN = COLOURS[0], COLOURS[1], COLOURS[2]
 LEADING_SHARE = 0.25  # of the trials, drawn as the best ones
 ROW = 22  # pixels of a bar
 DASH = "–"
+STREAMED = "streamed, s"  # the compute of a search
 
 
 def held_out(found: SearchResults) -> FigureContent | None:
@@ -66,13 +68,21 @@ def front(found: SearchResults) -> FigureContent | None:
 
 
 def progress(found: SearchResults) -> FigureContent | None:
-    """Draw the first objective over the trial number, and the best value so far."""
+    """Draw the first objective over the trial number and over the compute, and the best value so far."""
     if not found.full:
         return None
     first = found.objectives[0].metric
     legend = {"trial": Style(QUIET), "best so far": Style(BLUE)}
-    note = "First objective of every trial in the order of proposals. Line: best so far that satisfies the constraints."
-    return FigureContent(note, [Panel(f"{first} by trial", partial(_progress, found))], legend=legend)
+    note = (
+        "First objective of every trial in the order of proposals. Line: best so far that satisfies the constraints. "
+        "Compute: video length that this trial and the earlier ones have streamed. Hollow: stopped early."
+    )
+    trials = _by_trial(found)
+    panels = [
+        Panel(f"{first} by trial", partial(_progress, found, trials, "trial")),
+        Panel(f"{first} by compute", partial(_progress, found, _compute(found), STREAMED)),
+    ]
+    return FigureContent(note, panels, legend=legend)
 
 
 def parallel(found: SearchResults) -> FigureContent | None:
@@ -140,6 +150,58 @@ def budget(found: SearchResults) -> FigureContent | None:
     )
 
 
+def compared(searches: Mapping[str, SearchResults]) -> FigureContent | None:
+    """Draw the best value so far over the compute of several searches with the same first objective."""
+    first, *others = [found.objectives[0] for found in searches.values()]
+    if any(other != first for other in others):
+        stated = " and ".join(f"{one.metric} ({one.better})" for one in (first, *others))
+        raise RequestError(
+            f"The first objectives of these searches differ: {stated}. Compare searches with the same one."
+        )
+    shown = {name: found for name, found in searches.items() if found.best}
+    if not shown:
+        return None
+    whole = max(found.budget.streamed_s for found in shown.values())
+    grid = Grid(
+        "search",
+        (
+            "trials",
+            "stopped early",
+            STREAMED,
+            "of the most",
+            "until the best",
+            f"best {first.metric}",
+            "on held-out seeds",
+        ),
+        {name: _spent(found, whole) for name, found in shown.items()},
+    )
+    note = (
+        "Best value so far over the compute of each search. Compute: video length that all trials up to this one have "
+        "streamed, also stopped ones; runs on held-out seeds do not count. Only held-out seeds measure a gain."
+    )
+    legend = {name: Style(COLOURS[k % len(COLOURS)]) for k, name in enumerate(shown)}
+    panel = Panel(f"{first.metric} by compute", partial(_best_by_compute, shown, legend))
+    return FigureContent(note, [panel], [grid], legend)
+
+
+def _spent(found: SearchResults, whole_s: float) -> list[GridCell]:
+    """Return the budget of a search, the compute until its best trial, and its score."""
+    best, spent = found.best, found.budget
+    assert best is not None
+    first = found.objectives[0].metric
+    (held,) = (row.best if row.best is not None else row.defaults for row in found.held_out() if row.metric == first)
+    texts = (
+        _ended(found),
+        str(spent.stopped),
+        f"{spent.streamed_s:.0f}",
+        f"{spent.streamed_s / whole_s:.0%}",
+        f"{_compute(found)[best.number]:.0f}",
+        _number((best.metrics or {})[first]),
+        DASH if held is None else _number(held),
+    )
+    return [GridCell(text) for text in texts]
+
+
 SEARCH_FIGURES: Sequence[Figure] = (
     Figure("held_out", "Held-out seeds", held_out),
     Figure("front", "Pareto front", front),
@@ -148,6 +210,7 @@ SEARCH_FIGURES: Sequence[Figure] = (
     Figure("importance", "Importance of settings", explained_variance),
     Figure("budget", "Budget", budget),
 )
+SIDE_BY_SIDE = Figure("searches", "Searches side by side", compared)  # of several, by name
 
 
 def summarise_search(found: SearchResults) -> list[str]:
@@ -218,20 +281,52 @@ def _front(found: SearchResults, leading: Sequence[Trial], metric: str, axis: Ax
     plots.tidy(axis)
 
 
-def _progress(found: SearchResults, axis: Axes) -> None:
+def _by_trial(found: SearchResults) -> Mapping[int, float]:
+    """Place each trial at its number."""
+    return {number: float(number) for number in found.searched["trial"]}
+
+
+def _compute(found: SearchResults) -> Mapping[int, float]:
+    """Add up the streamed seconds until the end of each trial, in the order of their numbers."""
+    return dict(zip(found.searched["trial"], found.searched["streamed_s"].cumsum(), strict=True))
+
+
+def _progress(found: SearchResults, places: Mapping[int, float], label: str, axis: Axes) -> None:
+    """Draw every trial at its place on the axis, and the best so far."""
+    first = found.objectives[0].metric
+    rows = found.searched[found.searched["status"] != FAILED].dropna(subset=[first])
+    for part, colour in ((rows[rows["status"] == DONE], QUIET), (rows[rows["status"] != DONE], "none")):
+        axis.scatter(part["trial"].map(places), part[first], s=16, facecolors=colour, edgecolors=QUIET)
+    _best(found, places, BLUE, axis)
+    axis.set_xlabel(label)
+    axis.set_ylabel(_named(first))
+    axis.margins(0.06)
+    plots.tidy(axis)
+
+
+def _best_by_compute(searches: Mapping[str, SearchResults], styles: Mapping[str, Style], axis: Axes) -> None:
+    """Draw the best so far of each search, up to all that it has spent."""
+    for name, found in searches.items():
+        _best(found, _compute(found), styles[name].colour, axis, found.budget.streamed_s)
+    (metric,) = {found.objectives[0].metric for found in searches.values()}
+    axis.set_xlabel(STREAMED)
+    axis.set_ylabel(_named(metric))
+    axis.set_xlim(left=0)
+    plots.tidy(axis)
+
+
+def _best(
+    found: SearchResults, places: Mapping[int, float], colour: str, axis: Axes, until: float | None = None
+) -> None:
+    """Draw the best value so far that satisfies the constraints, up to `until`."""
     first = found.objectives[0]
-    rows = found.searched[found.searched["status"] != FAILED].dropna(subset=[first.metric])
-    whole = rows["status"] == DONE
-    axis.scatter(rows[whole]["trial"], rows[whole][first.metric], s=16, color=QUIET)
-    axis.scatter(rows[~whole]["trial"], rows[~whole][first.metric], s=16, facecolors="none", edgecolors=QUIET)
     kept = [trial for trial in found.full if trial.violation(found.problem) == 0]
     values = np.array([(trial.metrics or {})[first.metric] for trial in kept])
     best = np.maximum.accumulate(values) if first.better == "max" else np.minimum.accumulate(values)
-    axis.step([trial.number for trial in kept], best, where="post", color=BLUE, linewidth=1.6)
-    axis.set_xlabel("trial")
-    axis.set_ylabel(_named(first.metric))
-    axis.margins(0.06)
-    plots.tidy(axis)
+    ends = [places[trial.number] for trial in kept]
+    if until is not None and ends:
+        ends, best = [*ends, until], np.append(best, best[-1])
+    axis.step(ends, best, where="post", color=colour, linewidth=1.6)
 
 
 def _parallel(found: SearchResults, trials: Sequence[Trial], axis: Axes) -> None:

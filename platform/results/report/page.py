@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from driftlab.datasets.catalogue import VIDEO_PREFIX, label_of
-from driftlab.errors import as_typed
+from driftlab.errors import RequestError, as_typed
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.results.claims import base as claims
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, View, view_of
 from driftlab.platform.results.figures.plots import Style
-from driftlab.platform.results.figures.searches import SEARCH_FIGURES, summarise_search
+from driftlab.platform.results.figures.searches import SEARCH_FIGURES, SIDE_BY_SIDE, summarise_search
 from driftlab.platform.results.figures.svg import VARIABLES, WIDTH, panel
 from driftlab.platform.results.figures.table import DETAILS, FIGURES, SUBJECTS
 from driftlab.platform.results.isolation import attempt
@@ -93,7 +93,7 @@ def write_report(directory: str | Path, other: str | Path | None = None) -> Path
     run, beside = open_run(directory), None if other is None else open_run(other)
     page = compose_search(run) if is_search(run) else compose(run)
     if beside is not None:
-        page = replace(page, sections=[side_by_side(run, beside), *page.sections])
+        page = replace(page, sections=[*side_by_side(run, beside), *page.sections])
     write_atomically(run.path / "report.md", _render("report.md.j2", page))
     write_atomically(run.path / "report.html", _render("report.html.j2", page))
     return run.path / "report.html"
@@ -222,7 +222,7 @@ def _sections(data: View | SearchResults, figures: Sequence[Figure], faults: lis
     return [section for section in found if section is not None]
 
 
-def _section(figure: Figure, data: View | SearchResults) -> Section | None:
+def _section(figure: Figure, data: View | SearchResults | Mapping[str, SearchResults]) -> Section | None:
     part = figure.show(data)
     if part is None:
         return None
@@ -230,13 +230,21 @@ def _section(figure: Figure, data: View | SearchResults) -> Section | None:
     return Section(figure.name, figure.title, part.note, part.legend, _draw(figure, part), narrow, part.grids)
 
 
-def side_by_side(run: Run, other: Run) -> Section:
-    """Compare the figures of two runs, with a note on the origin of their times."""
+def side_by_side(run: Run, other: Run) -> list[Section]:
+    """Compare two searches over compute, or two runs with a note on the origin of their times."""
+    if is_search(run) != is_search(other):
+        searches = [str(one.path) for one in (run, other) if is_search(one)]
+        raise RequestError(f"Only '{searches[0]}' is a search. Compare two searches, or two runs.")
+    if is_search(run):
+        name, beside = (one.path.name if run.path.name != other.path.name else str(one.path) for one in (run, other))
+        section = _section(SIDE_BY_SIDE, {name: SearchResults(run), beside: SearchResults(other)})
+        return [section] if section else []
     first, second = run.info.get("times") or COMPUTED, other.info.get("times") or COMPUTED
     found = rows_of(compare_figures(run, other))
     rows = {f"{cell}, {name}": [GridCell(text) for text in texts] for cell, name, *texts in found}
     note = f"Times of the first: {first}. Times of the second, {other.path.name}: {second}."
-    return Section("runs", "Two runs side by side", note, {}, [], False, [Grid("cell and figure", HEADER[2:], rows)])
+    grid = Grid("cell and figure", HEADER[2:], rows)
+    return [Section("runs", "Two runs side by side", note, {}, [], False, [grid])]
 
 
 def _draw(figure: Figure, shown: FigureContent) -> list[tuple[str, Mapping[str, Style], str]]:
