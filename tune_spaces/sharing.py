@@ -101,7 +101,7 @@ class Sharing:
         finally:
             ended.set()
             reporting.join()
-            with suppress(exceptions.RayError):
+            with suppress(exceptions.RayError, OSError):
                 ray.get(self._shelf.add.remote(key, _read(self._folder, key)))
 
 
