@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shlex
@@ -25,8 +26,10 @@ from sockets_factory import listening, on_network
 from driftlab.actors import deploy
 from driftlab.platform.lab.seal import run
 from driftlab.platform.results.tables.diff import differences
+from driftlab.platform.results.tables.read import open_run
 
 START_S, JOB_S, STOP_S = 120, 240, 30
+EVERY_TASK = ("--format", "json", "--limit", "10000")
 LOOPBACK = Path(__file__).parent / "loopback"
 BIN = Path(sys.executable).parent
 DOCUMENT = {**TINY, "systems": ["no_custom", TINY["systems"][2]], "seeds": [0, 1]}
@@ -94,7 +97,7 @@ def head(no_ray, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_submitted_job_has_the_tables_of_one_process(head, tmp_path):
+def test_a_submitted_job_has_the_tables_of_one_process_and_names_its_cells(head, tmp_path):
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(DOCUMENT))
     words = entrypoint()
     words[words.index("demo-streaming")] = str(tmp_path / "tiny.yaml")
@@ -108,3 +111,6 @@ def test_a_submitted_job_has_the_tables_of_one_process(head, tmp_path):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     alone = run(DOCUMENT, out=tmp_path / "alone")
     assert differences(alone.directory, tmp_path / "job") == []
+    cells = open_run(alone.directory).table("runs")["cell"].to_pylist()
+    listed = subprocess.check_output([BIN / "ray", "list", "tasks", "--address", head, *EVERY_TASK], text=True)
+    assert {f"Cell {cell}" for cell in cells} <= {task["name"] for task in json.loads(listed)}
