@@ -18,7 +18,7 @@ from browser import needs_chromium
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "benchmarks"
 NAMES = sorted(file.stem for file in FOLDER.glob("[a-z]*.py"))
-APART = {"devices", "messages", "startup", "workers"}  # each starts Ray in a separate process
+APART = {"devices", "identity", "messages", "startup", "workers"}  # each starts Ray in a separate process
 BROWSED = "report_opening"
 HERE = [*sorted(set(NAMES) - APART - {BROWSED}), pytest.param(BROWSED, marks=needs_chromium)]
 

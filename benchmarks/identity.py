@@ -1,0 +1,158 @@
+"""Compare the tables of cells of every family among the ways to run them; prints a JSON line per family and way.
+
+* `cells`: two workers, each of which computes whole cells
+* `nodes`: two workers with an actor for each kind of node
+* `raylets`: the same on two simulated computers
+* `killed`: whole cells; the driver is killed after half the cells of each family, and resumes them as separate nodes
+
+`differing` counts the tables that differ in any bit from those of one process, without columns of the host; the goal is
+0. Each way is a process of its own with an empty cache, so it also builds the networks. Ray starts once for each way,
+and once more for each kill. The cells are some of each file in `tests/golden/definitions`, so that states on devices,
+servers, learners and teachers occur; with `--every` all members of all families.
+
+Example: python benchmarks/identity.py --families fleet streaming --ways killed
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from _shared import options_of, report
+from devices import SharedBackend, StrictProgress
+from scaling import cluster_of
+
+from driftlab.actors.backend import RayBackend
+from driftlab.actors.cluster import ClusterConfig
+from driftlab.platform.lab.read import Choice, load
+from driftlab.platform.lab.seal import create_run, execute, resume
+from driftlab.platform.results.tables.diff import table_differences
+from driftlab.platform.results.tables.read import open_run
+from driftlab.platform.results.tables.schema import TABLES, host_columns
+from driftlab.platform.sim.inline import InlineBackend
+from driftlab.platform.sim.session import Backend
+
+DEFINITIONS = Path(__file__).resolve().parents[1] / "tests/golden/definitions"
+INLINE, KILLED = "inline", "killed"
+WAYS = ("cells", "nodes", "raylets", KILLED)
+FAMILIES: Mapping[str, Choice] = {
+    "streaming": Choice(("remote_tracking", "just_in_time", "ams", "oracle"), ("streets/driving_la",), (0,)),
+    "adaptation": Choice(("cotta", "rotta", "elasticdnn+ams")),
+    "domains": Choice(("tent-episodes", "elasticdnn+tent"), ("detected",)),
+    "scaling": Choice(("nested", "adascale-ar", "early_exit", "enas")),
+    "paths": Choice(("adascale+elasticdnn", "expected")),
+    "sharing": Choice(("nestdnn", "mcdnn"), ("live",)),
+    "learners": Choice(("optimum", "no_custom")),
+    "tasks": Choice(("ams", "onda"), ("boxes",)),
+    "together": Choice(("ams+nested", "ams+adascale")),
+    "fleet": Choice(("ams", "ams+joint")),
+}
+
+
+class KillProgress(StrictProgress):
+    """Kills this process after half the cells of a grid."""
+
+    def begins(self, cells: int, kept: int, work_s: float) -> None:
+        self.left = max(1, cells // 2)
+
+    def finished(self, cell: str, reason: str) -> None:
+        super().finished(cell, reason)
+        self.left -= 1
+        if not self.left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def opener_of(way: str) -> Iterator[Callable[[], Backend]]:
+    """Yield a function that returns the backend of a way; on Ray the same one for every run."""
+    if way == INLINE:
+        yield InlineBackend
+    elif way == "raylets":
+        with cluster_of(2, 2) as backend:
+            yield lambda: backend
+    else:
+        backend = SharedBackend(ClusterConfig(workers=2, placement="nodes" if way == "nodes" else "cells"))
+        yield lambda: backend
+        RayBackend.close(backend)
+
+
+def run_all(way: str, folder: Path, families: Sequence[str], every: bool) -> None:
+    """Run the cells of the families, or resume those that were killed; only the first part of a run is killed."""
+    with opener_of(way) as open_backend:
+        for family in families:
+            out = folder / family
+            if out.exists():
+                open_backend().pool.placement = "nodes"
+                resume(out, open_backend=open_backend, progress=StrictProgress())
+                open_backend().pool.placement = "cells"
+                continue
+            spec = load(str(DEFINITIONS / f"{family}.yaml"), choice=None if every else FAMILIES[family])
+            with create_run(spec, out) as directory:
+                execute(spec, directory, open_backend, KillProgress() if way == KILLED else StrictProgress())
+
+
+def in_process(way: str, folder: Path, options: argparse.Namespace) -> int:
+    """Run all cells in a process of its own, which starts again as long as it is killed; return how often it was."""
+    every = ["--every"] if options.every else []
+    command = [sys.executable, __file__, "--in-process", way, str(folder), *every, "--families", *options.families]
+    environment = {**os.environ, "DRIFTLAB_CACHE": str(folder / "cache")}
+    kills = 0
+    while code := subprocess.run(command, env=environment, check=False).returncode:
+        if code != -signal.SIGKILL or way != KILLED:
+            raise SystemExit(f"The cells of '{way}' ended with code {code}; the error is above.")
+        kills += 1
+    return kills
+
+
+def differing(ours: Path, theirs: Path) -> list[str]:
+    """Name the tables in which two runs differ, apart from the columns of the host."""
+    runs = [open_run(ours), open_run(theirs)]
+    tables = {name: [run.table(name).drop_columns(list(host_columns(name))) for run in runs] for name in TABLES}
+    return [name for name, pair in tables.items() if next(table_differences(*pair), None)]
+
+
+def compare(options: argparse.Namespace, folder: Path) -> None:
+    """Run every way, and report its differences from one process."""
+    in_process(INLINE, folder / INLINE, options)
+    for way in options.ways:
+        started_s = time.perf_counter()
+        kills = in_process(way, folder / way, options)
+        seconds = time.perf_counter() - started_s
+        assert kills == (len(options.families) if way == KILLED else 0), f"{kills} kills"
+        for family in options.families:
+            ours, theirs = folder / INLINE / family, folder / way / family
+            found = differing(ours, theirs)
+            line = {
+                "benchmark": "identity",
+                "family": family,
+                "way": way,
+                "cells": len(open_run(ours).table("runs")),
+                "rows": sum(len(open_run(ours).table(name)) for name in TABLES),
+                "differing": len(found),
+                "goal": 0,
+                "seconds_of_all_families": round(seconds, 1),
+            }
+            report(line | ({"tables": found} if found else {}))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--families", nargs="*", choices=FAMILIES, default=list(FAMILIES))
+    parser.add_argument("--ways", nargs="*", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--every", action="store_true", help="all members and workloads of the families")
+    parser.add_argument("--in-process", nargs=2, metavar=("WAY", "FOLDER"), help=argparse.SUPPRESS)
+    options = options_of(parser, families=["fleet"], ways=["cells"])
+    if options.in_process:
+        way, folder = options.in_process
+        run_all(way, Path(folder), options.families, options.every)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            compare(options, Path(folder))
