@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -28,6 +30,13 @@ ASKED = {
     "workload": {"name": "streets/running", "duration_s": 12, "fps": 4, "height": 32, "width": 48},
     "student": {"network": "half", "pretrain_steps": 2},
 }
+
+
+def driftlab(*words, **options):
+    """Start a command in another process."""
+    environment = {**os.environ, "DRIFTLAB_TOKEN": TOKEN, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "driftlab", *map(str, words)]
+    return subprocess.Popen(command, env=environment, text=True, **options)
 
 
 def upload(number, codec="h264"):

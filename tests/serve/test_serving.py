@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shlex
 import signal
 import socket
 import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +17,7 @@ import cv2
 import numpy as np
 import psutil
 import pytest
-from served_factory import TOKEN
+from served_factory import TOKEN, driftlab
 from sockets_factory import listening, on_network
 
 from driftlab.errors import RequestError
@@ -36,12 +34,6 @@ OPENED = {
 }
 pytestmark = pytest.mark.timeout(900)  # the first test includes the start of Ray
 LEARNER, REPLICA = "ray::SessionRack", "ray::ServeReplica"  # titles of processes
-
-
-def driftlab(*words, **options):
-    environment = {**os.environ, "DRIFTLAB_TOKEN": TOKEN, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "driftlab", *map(str, words)]
-    return subprocess.Popen(command, env=environment, text=True, **options)
 
 
 def walk_through():
