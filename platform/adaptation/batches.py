@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -109,6 +110,15 @@ def device_inputs(model: nn.Module, batch: Batch, rows: Rows) -> torch.Tensor:
     from driftlab.platform.networks.predict import device_of, to_input
 
     return to_input(batch.images[rows]).to(device_of(model))
+
+
+def read_losses(losses: Sequence[torch.Tensor]) -> list[float]:
+    """Read the losses of a phase at once, up to the first that is not finite."""
+    import torch
+
+    values: list[float] = torch.stack(list(losses)).tolist() if losses else []
+    last = next((number for number, value in enumerate(values) if not math.isfinite(value)), len(values))
+    return values[: last + 1]
 
 
 def source_passes(model: nn.Module, images: npt.NDArray[Any], size: int) -> FeaturePass:

@@ -104,16 +104,16 @@ class Bufr(LearningAdaptation, StatefulAdaptation):
     def train_step(self, run: LearningRun, rows: Rows) -> None:
         blocks = run.notes["blocks"]
         shares = np.array_split(np.arange(run.planned), len(blocks))
-        number = next(which for which, share in enumerate(shares) if len(run.losses) in share)
+        number = next(which for which, share in enumerate(shares) if run.made in share)
         if number != run.notes["number"] and not self._next_block(run, number):
             return
-        if run.backward(self.surprise(self._seen(run, rows), run.pack)):
+        if run.backward(self.surprise(run, self._seen(run, rows))):
             gradient = run.gradient()
             run.step(gradient if self.no_stabilisation else gradient.mul_(1 / gradient.norm().clamp_min(1.0)))
 
     def _next_block(self, run: LearningRun, number: int) -> bool:
         """Train one more block, at a lower rate; return False where the training so far must be undone."""
-        if run.losses and (run.invalid_reason() or run.notes["explosion"]):
+        if run.made and (run.invalid_reason() or run.notes["explosion"]):
             run.stop()
             return False
         names = [name for block in run.notes["blocks"][: number + 1] for name in block]
@@ -140,15 +140,14 @@ class Bufr(LearningAdaptation, StatefulAdaptation):
         ranges = high + 1e-8 - low
         return ranges if self.no_stabilisation else ranges.clamp_min(float(ranges.median()) * 0.01 + 1e-8)
 
-    def surprise(self, seen: FeaturePass, pack: Weights) -> torch.Tensor:
+    def surprise(self, run: LearningRun, seen: FeaturePass) -> torch.Tensor:
         """Return the mean divergence of the histograms of features and outputs from the source's."""
         import torch
 
         total = torch.zeros((), device=seen.outputs.device, dtype=seen.outputs.dtype)
         for what in TRACKED:
             values: torch.Tensor = getattr(seen, what)
-            ends = (pack[f"{what}/{key}"] for key in ("low", "high", "shares"))
-            low, high, shares = (torch.tensor(each, device=values.device) for each in ends)
+            low, high, shares = (run.packed(f"{what}/{key}") for key in ("low", "high", "shares"))
             alive = torch.ones_like(low, dtype=torch.bool) if self.no_stabilisation else high > low
             now = soft_counts(values, low, self._range(low, high), self.temperature) / len(values)
             extra = 0.0 if self.no_stabilisation else 1e-3 / len(values)

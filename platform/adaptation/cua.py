@@ -71,11 +71,11 @@ class Cua(LossDescent):
         import torch
         from torch.nn import functional as F
 
-        rng, source, replay = run.batch.rng, run.pack["features"], replay_of(below("replay", run.held))
+        rng, source, replay = run.batch.rng, run.packed("features"), replay_of(below("replay", run.held))
         found = run.features(run.inputs(rows)).features
         drawn = rng.choice(len(source), min(len(rows), len(source)), replace=False)
         align = mean_discrepancy if self.distance == "mmd" else covariance_distance
-        distance = align(torch.tensor(source[drawn], device=found.device), found)
+        distance = align(source[drawn], found)
         again = rng.choice(len(replay), min(len(rows), len(replay)), replace=False)
         outputs = run.replayed(replay.image[again])
         return distance + F.cross_entropy(outputs, torch.tensor(replay.label[again], device=outputs.device))

@@ -20,6 +20,7 @@ from annotated_types import Ge, Gt, Le
 
 from driftlab.platform.adaptation import masks
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Adapted, Batch, Phase
+from driftlab.platform.adaptation.batches import Rows, read_losses
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes, Weights
 from driftlab.platform.networks.tasks.tasks import SEGMENTATION, Task, TaskLabels
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from driftlab.platform.networks.predict import FramesThere
     from driftlab.platform.networks.training.descent import Descent, Rule
     from driftlab.platform.networks.vector import Flat
 
 Vector = npt.NDArray[np.float32]
-Images = npt.NDArray[np.uint8]
 Strategy = Literal["gradient_guided", "random", "first", "last", "first_last", "probe", "full"]
 
 
@@ -112,37 +113,37 @@ class Distill(Adaptation):
 
     def _phase(self, model: nn.Module, flat: Flat, memory: DistillState, batch: Batch, phase: Phase) -> Adapted:
         """Choose coordinates, then train; a phase that leaves the finite numbers is undone."""
+        from driftlab.platform.networks.predict import FramesThere
         from driftlab.platform.networks.training.descent import Descent
 
+        assert batch.labels is not None
         before = flat.weights.clone()
         undone = _restart(flat, memory, restarts=self.restart_each_phase)
         mask = self._select(model, flat, memory, batch)
         walk = Descent(self._rule(), flat.weights, memory.moments, memory.steps)
         walk.restrict(mask)
         found: list[torch.Tensor] = []
-        score, looks = None, 0
+        frames, score, looks = FramesThere(batch.images, str(flat.weights.device)), None, 0
         for _ in range(self.iterations if phase.iterations is None else phase.iterations):
-            images, labels = self._draw(batch, phase)
-            output, looks = _output(model, images), looks + 1
+            rows = self._draw(batch, phase)
+            output, looks = model(frames.rows(rows)), looks + 1
             score = _score(output, batch, phase)
             if _reached(score, phase):
                 break
-            loss = backpropagate(flat, output, labels, batch.task)
+            loss = backpropagate(flat, output, batch.labels[rows], batch.task)
             if loss is None:
                 continue
             found.append(loss)
-            if loss.device.type == "cpu" and not math.isfinite(
-                loss
-            ):  # to read it from a GPU would stop both at every step
+            # To read it from a GPU would stop both at every step.
+            if loss.device.type == "cpu" and not math.isfinite(loss):
                 break
             walk.step(flat.gradients)
             if self.strategy == "probe" and len(found) == 1:
                 mask = _keep_what_moved(walk, before, self.fraction)
         else:
-            score, looks = _score_at_end(model, batch, phase), looks + (phase.stop_score is not None)
-        losses = _read(found)
-        frames = self.batch if phase.stop_score is None else len(batch.images)
-        done = self._done(memory, frames, looks, losses)
+            score, looks = _score_at_end(model, frames, batch, phase), looks + (phase.stop_score is not None)
+        losses = read_losses(found)
+        done = self._done(memory, self.batch if phase.stop_score is None else len(batch.images), looks, losses)
         if not losses:
             flat.weights.copy_(before)
             why = "good enough" if _reached(score, phase) else "no label counts"
@@ -154,10 +155,9 @@ class Distill(Adaptation):
         after = DistillState(walk.moments(), walk.steps, walk.update(), memory.start, mask)
         return Adapted(after, changed=mask | undone, score=score, **done)
 
-    def _draw(self, batch: Batch, phase: Phase) -> tuple[Images, TaskLabels]:
+    def _draw(self, batch: Batch, phase: Phase) -> Rows:
         """Draw a mini-batch; a phase with a stop score trains on all frames, by which it is scored."""
-        assert batch.labels is not None
-        return draw_batch(batch, self.batch) if phase.stop_score is None else (batch.images, batch.labels)
+        return draw_rows(batch, self.batch) if phase.stop_score is None else np.arange(len(batch.images))
 
     def _select(self, model: nn.Module, flat: Flat, memory: DistillState, batch: Batch) -> masks.Mask:
         """Choose the coordinates that this phase may change."""
@@ -190,20 +190,9 @@ def _restart(flat: Flat, memory: DistillState, *, restarts: bool) -> masks.Mask:
     return memory.trained
 
 
-def draw_batch(batch: Batch, count: int) -> tuple[Images, TaskLabels]:
-    """Draw a mini-batch uniformly, with replacement."""
-    assert batch.labels is not None
-    rows = batch.rng.integers(len(batch.images), size=count)
-    return batch.images[rows], batch.labels[rows]
-
-
-def _read(losses: list[torch.Tensor]) -> list[float]:
-    """Return the losses as numbers, at once; those after the first that is not finite are left out."""
-    import torch
-
-    values: list[float] = torch.stack(losses).tolist() if losses else []
-    last = next((number for number, value in enumerate(values) if not math.isfinite(value)), len(values))
-    return values[: last + 1]
+def draw_rows(batch: Batch, count: int) -> Rows:
+    """Draw the frames of a mini-batch uniformly, with replacement."""
+    return batch.rng.integers(len(batch.images), size=count)
 
 
 def backpropagate(
@@ -220,13 +209,6 @@ def backpropagate(
     return loss.detach()
 
 
-def _output(model: nn.Module, images: Images) -> torch.Tensor:
-    from driftlab.platform.networks.predict import to_input
-
-    output: torch.Tensor = model(to_input(images).to(next(model.parameters()).device))
-    return output
-
-
 def _score(output: torch.Tensor, batch: Batch, phase: Phase) -> float | None:
     """Return the score of the full batch where the phase needs it; 0 if no label is usable."""
     if phase.stop_score is None:
@@ -237,14 +219,14 @@ def _score(output: torch.Tensor, batch: Batch, phase: Phase) -> float | None:
     return float(np.nan_to_num(batch.task.score(counts.sum(axis=0))))
 
 
-def _score_at_end(model: nn.Module, batch: Batch, phase: Phase) -> float | None:
+def _score_at_end(model: nn.Module, frames: FramesThere, batch: Batch, phase: Phase) -> float | None:
     """Score once more after the last step."""
     import torch
 
     if phase.stop_score is None:
         return None
     with torch.inference_mode():
-        return _score(_output(model, batch.images), batch, phase)
+        return _score(model(frames.rows(np.arange(len(batch.images)))), batch, phase)
 
 
 def _reached(score: float | None, phase: Phase) -> bool:

@@ -65,4 +65,4 @@ class Eata(NormAffine, StatefulAdaptation):
             run.held["mean"] = newest if mean is None else 0.9 * mean + 0.1 * newest
             loss = ((e_0 - chosen.detach()).exp() * chosen).mean()  # S(x) E(x)
             # + beta R, the distance to the source weighted by Fisher information
-            run.learn(loss + self.fisher_weight * source_distance(run, run.pack))
+            run.learn(loss + self.fisher_weight * source_distance(run))

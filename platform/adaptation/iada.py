@@ -15,7 +15,7 @@ from annotated_types import Ge
 from driftlab.platform.adaptation.base import EMPTY_PACK, Batch
 from driftlab.platform.adaptation.batches import ONE_FRAME, Rows, frames_reject, source_passes
 from driftlab.platform.adaptation.learn import LossDescent
-from driftlab.platform.adaptation.memory import as_tensors, below, own_arrays, under
+from driftlab.platform.adaptation.memory import as_tensors, below, under
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
 from driftlab.platform.networks.heads import linear_head
@@ -60,18 +60,18 @@ class Iada(LossDescent):
         """Train generator and discriminator against each other on features."""
         import torch
 
-        source_net, judge = generator(real.shape[1], positive=bool((real >= 0).all())), discriminator(real.shape[1])
+        width, positive = real.shape[1], bool((real >= 0).all())
+        source_net, judge = generator(width, positive=positive).to(real.device), discriminator(width).to(real.device)
         discriminator_step, generator_step = (
             torch.optim.Adam(net.parameters(), DISCRIMINATOR_LEARNING_RATE) for net in (judge, source_net)
         )
         for _ in range(self.source_steps):
             rows = torch.randint(len(real), (min(self.batch, len(real)),))
-            made = source_net(torch.randn(len(rows), NOISE))
+            made = source_net(torch.randn(len(rows), NOISE).to(real.device))  # of one generator, on any device
             _descend(discriminator_step, apart(judge, real[rows], made.detach()))
             _descend(generator_step, deceived(judge, made))
-        positive = {"positive": np.array(bool((real >= 0).all()))}
         return {
-            **own_arrays(positive),
+            "positive": np.array(positive),
             **under("makes", source_net.state_dict()),
             **under(DISCRIMINATOR, judge.state_dict()),
         }
@@ -103,6 +103,10 @@ class Iada(LossDescent):
         run.notes.update(source_net=source_net.to(run.device), judge=judge, optimiser=optimiser)
         return super().start(run)
 
+    def next_state(self, run: LearningRun, *, carries: bool) -> Any:
+        run.held = under(DISCRIMINATOR, run.notes["judge"].state_dict())
+        return super().next_state(run, carries=carries)
+
     def loss(self, run: LearningRun, rows: Rows) -> torch.Tensor:
         """Make a step of the discriminator, and return the loss of the features against it."""
         import torch
@@ -113,7 +117,6 @@ class Iada(LossDescent):
         with torch.no_grad():
             made = source_net(torch.tensor(noise, dtype=found.dtype, device=found.device))
         _descend(run.notes["optimiser"], apart(judge, made, found.detach()))
-        run.held = under(DISCRIMINATOR, judge.state_dict())
         return self.adversarial_weight * deceived(judge, found)
 
 

@@ -13,7 +13,6 @@ from annotated_types import Ge, Le
 from driftlab.platform.adaptation.base import Batch
 from driftlab.platform.adaptation.batches import NO_FRAMES, Rows
 from driftlab.platform.adaptation.learn import HeadAdaptation, StatefulAdaptation
-from driftlab.platform.adaptation.memory import as_tensors, own_arrays
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.networks.heads import linear_head
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from driftlab.platform.adaptation.run import LearningRun
 
-    Held = dict[str, torch.Tensor]
+    Held = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,8 @@ class Neo(HeadAdaptation, StatefulAdaptation):
 
         def centre(_: nn.Module, given: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
             place = -1 if isinstance(head, nn.Linear) else 1
-            moved.update(self._moved(as_tensors(own_arrays(run.held)), given[0].movedim(place, -1).flatten(0, -2)))
+            held = {"mean": run.array("mean"), "count": run.held["count"]} if run.held else {}
+            moved.update(self._moved(held, given[0].movedim(place, -1).flatten(0, -2)))
             shape = [1] * given[0].dim()
             shape[place] = -1
             return (given[0] - moved["mean"].to(given[0].dtype).view(shape), *given[1:])
@@ -71,5 +71,5 @@ class Neo(HeadAdaptation, StatefulAdaptation):
         total = torch.tensor(before + len(found), dtype=torch.float64)
         newest = found.double().mean(dim=0)
         weight = self.decay if held and self.decay else len(found) / float(total)
-        mean = torch.lerp(held["mean"].to(newest.device), newest, weight) if held else newest
+        mean = torch.lerp(held["mean"], newest, weight) if held else newest
         return {"mean": mean, "count": total}

@@ -79,16 +79,13 @@ def _squared_gradients(
     return {name: found**2 for name, found in zip(parameters, gradients, strict=True)}
 
 
-def source_distance(run: LearningRun, importance: Weights) -> Any:
+def source_distance(run: LearningRun) -> Any:
     """Return the squared distance of the weights from the source, each times its importance."""
-    import torch
-
     total: Any = 0.0
-    for name, weight in importance.items():
+    for name in run.pack:
         if name in run.parameters:  # a network of another width has only some
-            value = run.parameters[name]
-            there, times = (torch.tensor(each, device=value.device) for each in (run.state.source[name], weight))
-            total = total + (times * (value - there) ** 2).sum()
+            away = run.parameters[name] - run.source(name)
+            total = total + (run.packed(name) * away**2).sum()
     return total
 
 

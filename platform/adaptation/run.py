@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from driftlab.platform.adaptation.base import EMPTY_PACK, Batch, Phase
-from driftlab.platform.adaptation.batches import Rows, device_inputs
+from driftlab.platform.adaptation.batches import Rows, read_losses
 from driftlab.platform.core.records import Passes, Weights
 from driftlab.platform.networks.features import FeaturePass, features, weighted_modules
 from driftlab.platform.networks.module_utils import (
@@ -28,7 +28,7 @@ from driftlab.platform.networks.module_utils import (
     record_layers,
     restore_entries,
 )
-from driftlab.platform.networks.predict import device_of, to_input
+from driftlab.platform.networks.predict import FramesThere, device_of, to_input
 from driftlab.platform.networks.training.descent import StepRule
 from driftlab.platform.networks.vector import layout_of
 
@@ -53,7 +53,9 @@ class LearningRun:
         self.held: dict[str, Any] = dict(getattr(state, "held", {}))
         self.pack: Weights = getattr(state, "pack", EMPTY_PACK)
         self.notes: dict[str, Any] = {}  # of the member, for this call
-        self.losses: list[float] = []
+        self._read, self._unread = list[float](), list[Tensor]()  # losses of the steps, and those still on a GPU
+        self._frames = FramesThere(batch.images, device_of(model))
+        self._there: dict[tuple[str, str], Tensor] = {}  # arrays that were copied to the device
         self.planned = self.made = 0  # training batches, and steps of the optimiser
         self.kept_bytes = 0  # besides the state
         self.stopped = self.waits = ""  # why the call is undone, or is kept though nothing was learned yet
@@ -78,7 +80,7 @@ class LearningRun:
 
     def outputs(self, rows: Rows) -> Tensor:
         """Run the network on some frames of the batch."""
-        return self.outputs_of(device_inputs(self.model, self.batch, rows))
+        return self.outputs_of(self.inputs(rows))
 
     def outputs_of(self, inputs: Tensor) -> Tensor:
         """Run the network."""
@@ -103,7 +105,7 @@ class LearningRun:
 
     def inputs(self, rows: Rows) -> Tensor:
         """Return some frames of the batch as inputs of the network."""
-        return device_inputs(self.model, self.batch, rows)
+        return self._frames.rows(rows)
 
     def inputs_of(self, images: npt.NDArray[Any]) -> Tensor:
         """Return other frames as inputs of the network."""
@@ -127,18 +129,30 @@ class LearningRun:
         return bool(fit.any())
 
     def backward(self, loss: Tensor, *, last: bool = True) -> bool:
-        """Compute the gradients of a loss, recorded if `last` of a step; return False if it is not finite."""
-        value = float(loss.detach())
-        if last or not math.isfinite(value):
-            self.losses.append(value)
-        if not math.isfinite(value):
-            return False
+        """Compute the gradients of a loss, recorded if `last` of a step; return False if it is not finite.
+
+        On a GPU that is only known after the last step, which then undoes the call.
+        """
+        if loss.device.type != "cpu":  # to read it would stop both at every step
+            self._unread += [loss.detach()] * last
+        else:
+            value = float(loss.detach())
+            self._over = self._over or not math.isfinite(value)
+            self._read += [value] * (last or not math.isfinite(value))
+            if not math.isfinite(value):
+                return False
         for parameter in self.parameters.values():
             parameter.grad = None
         torch.autograd.backward(loss)
         self.backward_passes += self._tracked
         self._tracked = []
         return True
+
+    @property
+    def losses(self) -> list[float]:
+        """The losses of the training steps so far."""
+        self._read, self._unread = self._read + read_losses(self._unread), []
+        return self._read
 
     def gradient(self) -> Tensor:
         """Return the gradients of all learning parameters as one vector, zero where there are none."""
@@ -196,6 +210,19 @@ class LearningRun:
         for name, value in values.items():
             entries[name].copy_(value)
 
+    def source(self, name: str) -> Tensor:
+        """Return the source value of an entry on the device, which gets it once in a call."""
+        return self._copied("source", name, self.state.source[name])
+
+    def packed(self, name: str) -> Tensor:
+        """Return an array of the source's summary on the device, which gets it once in a call."""
+        return self._copied("pack", name, self.pack[name])
+
+    def _copied(self, part: str, name: str, value: npt.NDArray[Any]) -> Tensor:
+        if (part, name) not in self._there:
+            self._there[part, name] = torch.tensor(value, device=self.device)
+        return self._there[part, name]
+
     def array(self, name: str) -> Tensor | None:
         """Return one of the member's arrays as a tensor; None before it has any."""
         value = self.held.get(name)
@@ -232,11 +259,12 @@ class LearningRun:
     def source_statistics(self) -> Iterator[None]:
         """Make batch norms use the statistics of the source within this context, without gradients."""
         norms = {f"{norm}.{own}" for norm in batch_norms(self.model) for own in ("running_mean", "running_var")}
-        kept = copy_entries(self.model, norms & self.state.source.keys())
-        restore_entries(self.model, {name: self.state.source[name] for name in kept})
+        entries = self.model.state_dict()
+        kept = {name: entries[name].clone() for name in norms & self.state.source.keys()}
+        self.load({name: self.source(name) for name in kept})
         with self.resting():
             yield
-        restore_entries(self.model, kept)
+        self.load(kept)
 
     @property
     def device(self) -> str:
@@ -276,7 +304,7 @@ class LearningRun:
             for rows in batches:
                 self._tracked, self._unseen = [], True
                 self.member.train_step(self, rows)
-                if self._over or not all(map(math.isfinite, self.losses[-1:])):
+                if self._over:
                     break
 
     def undo(self) -> None:

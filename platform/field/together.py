@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
@@ -23,13 +24,15 @@ from torch.nn import functional as F
 from driftlab.datasets.frames import NO_CLASS
 from driftlab.platform.adaptation import distill
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
-from driftlab.platform.adaptation.distill import Distill, DistillState, Images
+from driftlab.platform.adaptation.batches import read_losses
+from driftlab.platform.adaptation.distill import Distill, DistillState
 from driftlab.platform.networks import vector
 from driftlab.platform.networks.predict import to_input
 from driftlab.platform.networks.taps import Tap
 from driftlab.platform.networks.tasks.tasks import TASKS, TaskLabels
 from driftlab.platform.networks.training.descent import Descent
 
+Images = npt.NDArray[np.uint8]
 STRATEGIES = ("gradient_guided", "random", "full")  # they choose coordinates before the first forward pass
 TOGETHER = (TASKS["segmentation"], TASKS["classification"])
 
@@ -114,7 +117,8 @@ class _Walk:
         """Draw the next mini-batch with a label that counts, and yield whether there was one."""
         count = self.member.iterations if self.phase.iterations is None else self.phase.iterations
         for self.drawn in range(1, count + 1):
-            self.images, self.labels = self.member._draw(self.batch, self.phase)
+            rows = self.member._draw(self.batch, self.phase)
+            self.images, self.labels = self.batch.images[rows], self.batch.labels[rows]  # type: ignore[index]
             if self.batch.task.usable(self.labels, classes).any():
                 yield True
         if not count:
@@ -129,7 +133,7 @@ class _Walk:
 
     def end(self) -> Adapted:
         """Write the weights to the model; a phase that left the finite numbers is undone."""
-        losses = distill._read(self.losses)
+        losses = read_losses(self.losses)
         done = self.member._done(self.state, self.member.batch, self.drawn, losses)
         if losses and math.isfinite(losses[-1]) and self.descent.is_finite():
             self.flat.weights.copy_(self.row)

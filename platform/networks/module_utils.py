@@ -89,7 +89,8 @@ def restore_entries(model: nn.Module, weights: Weights) -> None:
 def is_finite(model: nn.Module, names: Iterable[str]) -> bool:
     """Return whether all numbers of these entries are finite."""
     state = model.state_dict()
-    return all(bool(state[name].isfinite().all()) for name in names)
+    finite = [state[name].isfinite().all() for name in names]
+    return not finite or bool(torch.stack(finite).all())  # one value to read, also from a GPU
 
 
 def coordinates(layout: Layout, names: Iterable[str]) -> npt.NDArray[np.bool_]:

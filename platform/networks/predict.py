@@ -25,6 +25,28 @@ def to_input(images: npt.NDArray[np.uint8]) -> torch.Tensor:
     return torch.from_numpy(pixels).permute(0, 3, 1, 2)
 
 
+def inputs_for(model: nn.Module, images: npt.NDArray[np.uint8]) -> torch.Tensor:
+    """Return frames as input on the device of a model."""
+    return to_input(images).to(device_of(model))
+
+
+class FramesThere:
+    """Frames as inputs of networks on a device; a GPU gets them all at once, and chooses among them."""
+
+    def __init__(self, images: npt.NDArray[np.uint8], device: str) -> None:
+        self._images, self._device = images, device
+        self._pixels: torch.Tensor | None = None
+
+    def rows(self, rows: npt.NDArray[np.int64]) -> torch.Tensor:
+        """Return some of the frames as input."""
+        if self._device == "cpu":
+            return to_input(self._images[rows]).to(self._device)
+        if self._pixels is None:
+            self._pixels = torch.tensor(self._images, device=self._device)
+        chosen = self._pixels[torch.from_numpy(rows).to(self._device)]
+        return ((chosen.float() - 127.5) / 63.75).permute(0, 3, 1, 2)  # as `to_input`
+
+
 def predict(
     model: nn.Module,
     images: npt.NDArray[np.uint8],

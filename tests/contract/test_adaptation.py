@@ -7,7 +7,6 @@ import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +15,10 @@ from adaptation_factory import (
     CLASSES,
     HEIGHT,
     NETWORKS,
+    VARIANTS,
     WIDTH,
+    batch_of,
     content,
-    labels_of,
     prepared,
     settings_of,
     state_of,
@@ -32,7 +32,7 @@ from driftlab.platform.core.registry import FAMILIES, Member, member_class, para
 from driftlab.platform.networks import vector
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.taps import tap
-from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, Task
+from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION
 from driftlab.platform.sim.nodes.metering import CallMeter
 from driftlab.platform.world.cost import task_cost
 from driftlab.platform.world.hardware import HARDWARE
@@ -40,32 +40,6 @@ from driftlab.platform.world.hardware import HARDWARE
 NORMLESS = "without_norms"
 REQUIRE_NORMS = ("adabn", "onda", "tent", "eata", "sar", "rotta", "note", "rdumb", "asr")
 SHORT, STREAM = Phase(iterations=2), Phase(on_stream=True)
-BRIEF: dict[str, dict[str, Any]] = {"iada": {"source_steps": 10}}  # 400 by default, for every network that is prepared
-VARIANTS: list[tuple[str, dict[str, Any]]] = [
-    *((name, BRIEF.get(name, {})) for name in sorted(FAMILIES["adaptation"])),
-    ("adabn", {"variant": "batch"}),
-    ("adabn", {"variant": "batch", "predict_on": "batch"}),
-    ("adabn", {"variant": "alpha", "predict_on": "batch"}),
-    ("adabn", {"variant": "full", "stream_batch": 2}),
-    ("onda", {"predict_on": "batch", "stream_batch": 3}),
-    ("tent", {"variant": "run"}),
-    ("tent", {"predict_on": "frame", "optimiser": "sgd"}),
-    ("shot", {"relabel": 1, "batch": 3}),
-    ("elasticdnn", {"objective": "entropy", "select": "topfrac", "share": 0.2}),
-    ("eata", {"entropy_margin": 1.0, "redundancy_margin": 1.0}),
-    ("sar", {"entropy_margin": 1.0, "reset_threshold": 1.0}),
-    ("cotta", {"variant": "edgebench", "views": "mirrored"}),
-    ("rotta", {"capacity": 4, "every_frames": 3}),
-    ("note", {"capacity": 4, "every_frames": 3}),
-    ("note", {"capacity": 4, "every_frames": 3, "variant": "lite"}),
-    ("t3a", {"predict_on": "frame", "features_per_class": 2}),
-    ("neo", {"predict_on": "frame", "decay": 0.5}),
-    ("lame", {"affinity": "rbf"}),
-    ("rdumb", {"member": "tent", "member_params": (), "reset_steps": 1}),
-    ("asr", {"member": "tent", "start": 1.0}),
-    ("snap", {"member": "tent", "every_batches": 2, "confidence": 0.0, "capacity": 5}),
-    ("sparse", {"member": "adabn", "every_batches": 2, "budget": 2}),
-]
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES["adaptation"]))
@@ -80,12 +54,6 @@ class TestEveryMember:
             if "stream_batch" in parameters(member_class("adaptation", name)):
                 with pytest.raises(Exception, match=f"'stream_batch' is {size}, must be in \\[1, 4096\\]"):
                     Member("adaptation", name, (("stream_batch", size),)).make()
-
-
-def batch_of(task: Task, seed: int = 0, frames: int = 4, *, labelled: bool) -> Batch:
-    rng = np.random.default_rng(seed)
-    images = rng.integers(0, 256, (frames, HEIGHT, WIDTH, 3), dtype=np.uint8)
-    return Batch(images, labels_of(task, frames, rng) if labelled else None, rng, task)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

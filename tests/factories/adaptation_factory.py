@@ -10,14 +10,42 @@ import numpy as np
 import torch
 from torch import nn
 
+from driftlab.platform.adaptation.base import Batch
+from driftlab.platform.core.registry import FAMILIES
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.module_utils import batch_norms
-from driftlab.platform.networks.predict import to_input
+from driftlab.platform.networks.predict import device_of, to_input
 from driftlab.platform.networks.tasks import boxes
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Task, TaskLabels
 from driftlab.platform.networks.training.training_loop import DataSplits, LabelledFrames
 
 CLASSES, HEIGHT, WIDTH = 4, 16, 24
+BRIEF: dict[str, dict[str, Any]] = {"iada": {"source_steps": 10}}  # 400 by default, for every network that is prepared
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    *((name, BRIEF.get(name, {})) for name in sorted(FAMILIES["adaptation"])),
+    ("adabn", {"variant": "batch"}),
+    ("adabn", {"variant": "batch", "predict_on": "batch"}),
+    ("adabn", {"variant": "alpha", "predict_on": "batch"}),
+    ("adabn", {"variant": "full", "stream_batch": 2}),
+    ("onda", {"predict_on": "batch", "stream_batch": 3}),
+    ("tent", {"variant": "run"}),
+    ("tent", {"predict_on": "frame", "optimiser": "sgd"}),
+    ("shot", {"relabel": 1, "batch": 3}),
+    ("elasticdnn", {"objective": "entropy", "select": "topfrac", "share": 0.2}),
+    ("eata", {"entropy_margin": 1.0, "redundancy_margin": 1.0}),
+    ("sar", {"entropy_margin": 1.0, "reset_threshold": 1.0}),
+    ("cotta", {"variant": "edgebench", "views": "mirrored"}),
+    ("rotta", {"capacity": 4, "every_frames": 3}),
+    ("note", {"capacity": 4, "every_frames": 3}),
+    ("note", {"capacity": 4, "every_frames": 3, "variant": "lite"}),
+    ("t3a", {"predict_on": "frame", "features_per_class": 2}),
+    ("neo", {"predict_on": "frame", "decay": 0.5}),
+    ("lame", {"affinity": "rbf"}),
+    ("rdumb", {"member": "tent", "member_params": (), "reset_steps": 1}),
+    ("asr", {"member": "tent", "start": 1.0}),
+    ("snap", {"member": "tent", "every_batches": 2, "confidence": 0.0, "capacity": 5}),
+    ("sparse", {"member": "adabn", "every_batches": 2, "budget": 2}),
+]
 
 
 class DropoutNet(nn.Module):
@@ -70,6 +98,12 @@ def labels_of(task: Task, frames: int, rng: np.random.Generator) -> TaskLabels:
     return boxes.stack([np.add(box, [[n % CLASSES, 0, 0, 4, 2]]) for n in range(frames)])
 
 
+def batch_of(task: Task, seed: int = 0, frames: int = 4, *, labelled: bool) -> Batch:
+    rng = np.random.default_rng(seed)
+    images = rng.integers(0, 256, (frames, HEIGHT, WIDTH, 3), dtype=np.uint8)
+    return Batch(images, labels_of(task, frames, rng) if labelled else None, rng, task)
+
+
 def state_of(model: nn.Module) -> dict[str, bytes]:
     return {name: value.numpy().tobytes() for name, value in model.state_dict().items()}
 
@@ -105,7 +139,7 @@ def pack_of(member: Any, model: nn.Module) -> Any:
     rng = np.random.default_rng(9)
     images = rng.integers(0, 256, (12, HEIGHT, WIDTH, 3), dtype=np.uint8)
     with torch.no_grad():
-        outputs = model(to_input(images[:1]))
+        outputs = model(to_input(images[:1]).to(device_of(model)))
     task = CLASSIFICATION if outputs.dim() == 2 else SEGMENTATION if outputs.shape[1] == CLASSES else DETECTION
     labelled = LabelledFrames(images, labels_of(task, 12, rng))
     return member.summarise_source(model, DataSplits(task, CLASSES, labelled, labelled, labelled))

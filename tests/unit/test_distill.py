@@ -14,7 +14,7 @@ from driftlab.datasets.frames import IGNORE
 from driftlab.errors import RequestError
 from driftlab.platform.adaptation import masks
 from driftlab.platform.adaptation.base import Batch, Phase
-from driftlab.platform.adaptation.distill import Distill, draw_batch
+from driftlab.platform.adaptation.distill import Distill, draw_rows
 from driftlab.platform.networks import vector
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import predict, to_input
@@ -84,7 +84,8 @@ def test_a_phase_at_fraction_1_is_torch_adam_on_the_model(phases):
         state = member.adapt(ours, state, given, Phase()).state
         mirror = batch(number)
         for _ in range(6):
-            images, labels = draw_batch(mirror, 4)
+            rows = draw_rows(mirror, 4)
+            images, labels = mirror.images[rows], mirror.labels[rows]
             optimiser.zero_grad()
             F.cross_entropy(theirs(to_input(images)), torch.tensor(labels).long(), ignore_index=IGNORE).backward()
             optimiser.step()

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from driftlab.platform.adaptation import distill
 from driftlab.platform.adaptation.base import Batch, Phase
 from driftlab.platform.adaptation.distill import Distill
 from driftlab.platform.field import together
@@ -146,7 +145,7 @@ def test_the_steps_read_nothing_from_the_device(monkeypatch):
     """The losses of each network are read once, after the last step."""
     nets, member, read = models(2), Distill(iterations=3, batch=2), []
     states = [member.prepare(net) for net in nets]
-    monkeypatch.setattr(distill, "_read", lambda losses: read.append(len(losses)) or [1.0] * len(losses))
+    monkeypatch.setattr(together, "read_losses", lambda losses: read.append(len(losses)) or [1.0] * len(losses))
     for name in ("is_finite", "moments", "update"):  # of the whole phase, at its end
         monkeypatch.setattr(Descent, name, lambda self: True)
     batches = [samples(0), samples(1)]

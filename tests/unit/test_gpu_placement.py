@@ -14,6 +14,7 @@ from driftlab.actors.pool import CELL_BYTES, Pool
 from driftlab.errors import RequestError
 from driftlab.platform.adaptation import distill
 from driftlab.platform.adaptation.base import Batch, Phase
+from driftlab.platform.adaptation.batches import read_losses
 from driftlab.platform.adaptation.distill import Distill
 from driftlab.platform.core.registry import METHODS, Member
 from driftlab.platform.lab.read import load
@@ -42,7 +43,7 @@ def test_the_steps_of_a_phase_read_nothing_from_the_device(monkeypatch):
     state = member.prepare(model)
     with pytest.raises((RuntimeError, NotImplementedError)):
         float(torch.zeros(1, device="meta"))
-    monkeypatch.setattr(distill, "_read", lambda losses: read.append(len(losses)) or [1.0] * len(losses))
+    monkeypatch.setattr(distill, "read_losses", lambda losses: read.append(len(losses)) or [1.0] * len(losses))
     for name in ("is_finite", "moments", "update"):  # of the whole phase, at its end
         monkeypatch.setattr(Descent, name, lambda self: True)
     adapted = member.adapt(model.to("meta"), state, batch(), Phase())
@@ -51,9 +52,9 @@ def test_the_steps_of_a_phase_read_nothing_from_the_device(monkeypatch):
 
 def test_losses_after_one_that_is_not_finite_are_left_out():
     values = [1.0, 2.0, float("inf"), 3.0]
-    assert distill._read([torch.tensor(value) for value in values]) == values[:3]
-    assert distill._read([torch.tensor(value) for value in values[:2]]) == values[:2]
-    assert distill._read([]) == []
+    assert read_losses([torch.tensor(value) for value in values]) == values[:3]
+    assert read_losses([torch.tensor(value) for value in values[:2]]) == values[:2]
+    assert read_losses([]) == []
 
 
 def test_families_are_built_on_the_device_and_kept_at_the_usual_place(monkeypatch, tmp_path):

@@ -1,0 +1,132 @@
+"""A device that counts transfers: tensors of torch's `meta` device that hold values on the CPU.
+
+An operator on tensors of both devices fails, as on a GPU. Whatever the CPU reads, and whatever is copied to the device,
+is counted in numbers per transfer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map
+
+DEVICE = "meta"
+WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim"}  # the sizes depend on values
+TAKES_INDICES = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}  # GPUs copy them
+
+
+@dataclass
+class Transfers:
+    """The sizes of all tensors that were moved."""
+
+    read: list[int] = field(default_factory=list)
+    copied: list[int] = field(default_factory=list)
+
+
+class Held(Tensor):
+    """A tensor of the device; its `values` are on the CPU."""
+
+    values: Tensor
+    transfers = Transfers()  # of the device in use
+
+    @staticmethod
+    def __new__(cls, values: Tensor) -> Held:
+        form = {"strides": values.stride(), "storage_offset": values.storage_offset(), "dtype": values.dtype}
+        held = Tensor._make_wrapper_subclass(cls, values.size(), **form, device=DEVICE)
+        held.values = values
+        return held
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func == Tensor.is_meta.__get__:  # torch does not load weights into tensors without values
+            return False
+        if func in (Tensor.data_ptr, Tensor.untyped_storage):
+            return func(args[0].values)
+        if func is Tensor.tolist:
+            return args[0].detach().cpu().tolist()
+        with torch._C.DisableTorchFunctionSubclass():
+            made = func(*args, **(kwargs or {}))
+        if func == Tensor.data.__set__:
+            args[0].values = args[1].values
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return compute(func, args, kwargs or {})
+
+
+class Factories(TorchDispatchMode):
+    """Makes tensors on the device, and copies others to it."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keep torch.compile as it is: to disable it here would import it."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return compute(func, args, kwargs or {})
+
+
+class Numbers(TorchFunctionMode):
+    """Makes tensors of numbers on the CPU, then copies them: on the device torch would drop the values."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = dict(kwargs or {})
+        if func in (torch.tensor, torch.as_tensor) and (device := named.pop("device", None)) is not None:
+            return func(*args, **named).to(device)
+        return func(*args, **(kwargs or {}))
+
+
+def compute(func: Any, args: Any, kwargs: Any) -> Any:
+    """Compute an operator on the CPU; its result is on the requested device, or on that of the inputs."""
+    name, given = func.overloadpacket.__name__, tree_flatten((args, kwargs))[0]
+    tensors = [one for one in given if isinstance(one, Tensor)]
+    held = [one for one in tensors if isinstance(one, Held)]
+    others = [one for one in tensors if not isinstance(one, Held) and one.dim()]
+    target = next((one for one in given if isinstance(one, torch.device)), None)
+    there = bool(held) if target is None else target.type == DEVICE
+    reads = name in WAITS or not there or (name == "copy_" and not isinstance(args[0], Held))
+    reads = reads or (name in TAKES_INDICES and any(one is not None and one.dtype == torch.bool for one in args[1]))
+    if held and reads:
+        Held.transfers.read.append(held[0].numel())
+    elif there and others:
+        if target is None and name not in {"copy_", *TAKES_INDICES}:
+            raise RuntimeError(f"{func} was given tensors of two devices; of the CPU: {[*map(_shape, others)]}")
+        Held.transfers.copied += [one.numel() for one in others]
+    args, kwargs = tree_map(_values, (args, kwargs))
+    made = func(*args, **kwargs)
+    if target is not None and any(made is _values(one) for one in tensors):
+        made = made.clone()  # it was on the CPU already
+    known = {} if target is not None else {id(_values(one)): one for one in tensors}
+    return tree_map(lambda one: _result(one, known, there=there), made)
+
+
+def _result(made: Any, known: dict[int, Tensor], *, there: bool) -> Any:
+    if id(made) in known:
+        return known[id(made)]  # changed in place
+    return Held(made) if there and isinstance(made, Tensor) else made
+
+
+def _values(one: Any) -> Any:
+    return one.values if isinstance(one, Held) else torch.device("cpu") if isinstance(one, torch.device) else one
+
+
+def _shape(one: Tensor) -> tuple[int, ...]:
+    return tuple(one.shape)
+
+
+@contextmanager
+def counting_device() -> Iterator[Transfers]:
+    """Give `meta` tensors values within this context, and count transfers."""
+    Held.transfers = Transfers()
+    # Inference mode supports no classes of tensors.
+    with mock.patch.object(torch, "inference_mode", torch.no_grad), Numbers(), Factories():
+        yield Held.transfers
