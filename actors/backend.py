@@ -25,7 +25,6 @@ POLL_INTERVAL_S = 0.5  # between checks of a waiting call whether Ray and the ac
 CELL_BYTES = 2**30  # memory of a cell: a fleet of 200 devices with applications and learners
 CLASSES: Mapping[Kind, str] = {
     **NODE_CLASSES,
-    "builder": "driftlab.device_builder:DeviceBuilder",
     "cell": "driftlab.platform.lab.parts:PartNode",  # the driver adds up
 }
 RECORDING: Mapping[Kind, str] = {**CLASSES, "cell": "driftlab.platform.lab.parts:RecordingNode"}

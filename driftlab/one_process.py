@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from driftlab.determinism import make_deterministic, plain_error
-from driftlab.device_builder import DeviceBuilder
 from driftlab.errors import DriftlabError
 from driftlab.platform.sim.inline import InlineBackend, InlineJob, InlineSession
 from driftlab.platform.sim.session import NodeId
@@ -25,8 +24,6 @@ class PlainSession(InlineSession):
     def place(self, node: NodeId, *args: Any) -> None:
         try:
             super().place(node, *args)
-            if node.kind == "builder":
-                self.nodes[node] = DeviceBuilder()
         except DriftlabError as error:
             raise plain_error(error) from error
 

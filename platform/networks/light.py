@@ -198,11 +198,15 @@ def mobile_detector(classes: int) -> LightDetector:
 
 
 def build_like(name: str, model: nn.Module, images: torch.Tensor) -> LightNetwork | LightDetector:
-    """Build a light network whose outputs have the shape of a model's outputs for these images."""
+    """Build a light network with outputs of a model's shape, on the device of its images."""
     trunk = TRUNKS[name]()
     with torch.no_grad():
         outputs, *places = model(images).shape[1:]
         if isinstance(model, BoxOutput):
-            features = trunk[0].eval()(images)
-            return LightDetector(trunk, outputs - SIDES, count_finer(places[0], features.shape[-2])).eval()
-    return LightNetwork(trunk, outputs, pixels=bool(places)).eval()
+            features = trunk[0].eval()(images.cpu())
+            return (
+                LightDetector(trunk, outputs - SIDES, count_finer(places[0], features.shape[-2]))
+                .eval()
+                .to(images.device)
+            )
+    return LightNetwork(trunk, outputs, pixels=bool(places)).eval().to(images.device)

@@ -263,18 +263,25 @@ class PathScaling(Scaling):
 def branch_model(
     model: nn.Module, size: Size, operators: Operators, exits: int, plan: StagePlan | None = None
 ) -> Branched:
-    """Return a network as a supernet with operators and exits.
+    """Return a network as a supernet with operators and exits, on the network's device.
 
-    It has at most `exits` stages, or those of a plan.
+    It has at most `exits` stages, or those of a plan. It is put together on the CPU, whose generator draws new weights.
     """
     import torch
 
     from driftlab.platform.networks.branched import branch
     from driftlab.platform.networks.chain import chain_of
+    from driftlab.platform.networks.module_utils import copy_model
+    from driftlab.platform.networks.predict import device_of
 
-    chain = chain_of(model, torch.zeros(1, 3, *size), plan.ends if plan else exits)
+    device = device_of(model)
+    plain = model if device == "cpu" else copy_model(model).to("cpu")
+    chain = chain_of(plain, torch.zeros(1, 3, *size), plan.ends if plan else exits)
     operators = operators[: len(chain.stages)]
-    return branch(chain, PathSpace(plan.operators(operators) if plan else operators), make_stage)
+    branched = branch(chain, PathSpace(plan.operators(operators) if plan else operators), make_stage)
+    for _, part in branched.parts():
+        part.to(device)
+    return branched
 
 
 def make_stage(chain: Chain, which: int, name: str | None) -> nn.Module:

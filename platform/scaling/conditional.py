@@ -23,7 +23,7 @@ from torch import nn
 
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks.branched import Branched
-from driftlab.platform.networks.predict import to_input
+from driftlab.platform.networks.predict import inputs_for
 from driftlab.platform.networks.training.training_loop import DataSplits, TrainingSchedule, epochs
 from driftlab.platform.scaling.staged import Prefix, Rows, goal_of, grade_features, run, train_exit
 
@@ -47,7 +47,7 @@ class Pair:
     def learn(self, rows: Rows) -> None:
         """Accumulate the gradients of both exits; those of stage i-1 are scaled down."""
         data = self.prefix.data
-        images, labels = to_input(data.train.images[rows]), data.train.labels[rows]
+        images, labels = inputs_for(self.heads[0], data.train.images[rows]), data.train.labels[rows]
         between = self.bodies[0](self.prefix.train[rows])
         outputs = self.heads[0](between, images), self.heads[1](self.bodies[1](between), images)
         losses = [loss for output in outputs if (loss := data.task.loss(output, labels)) is not None]

@@ -48,12 +48,13 @@ class Darts(PathSearchScaling):
         import torch
 
         from driftlab.platform.networks.branched import MixedNetwork
+        from driftlab.platform.networks.predict import device_of
         from driftlab.platform.networks.training.training_loop import epochs
 
         rng = rng_for(data.seed, "scaling", "darts")
         train, val = halves(data.train, rng)
-        mixed = MixedNetwork(branched)
-        architecture = [torch.zeros(len(modules), requires_grad=True) for modules in branched.stages]
+        mixed, device = MixedNetwork(branched), device_of(branched.stem)
+        architecture = [torch.zeros(len(modules), device=device, requires_grad=True) for modules in branched.stages]
         optimiser = torch.optim.Adam(architecture, lr=self.architecture_learning_rate, betas=BETAS, weight_decay=DECAY)
 
         def loss_on(frames: LabelledFrames, rows: Rows) -> Tensor:
@@ -131,8 +132,8 @@ def _loss(
     data: DataSplits, mixed: MixedNetwork, frames: LabelledFrames, rows: Rows, shares: Sequence[Tensor]
 ) -> Tensor:
     """Return the task's loss of the mixed network; 0 if no frame has a usable label."""
-    from driftlab.platform.networks.predict import to_input
+    from driftlab.platform.networks.predict import inputs_for
 
-    output = mixed(to_input(frames.images[rows]), shares)
+    output = mixed(inputs_for(mixed, frames.images[rows]), shares)
     loss = data.task.loss(output, frames.labels[rows])
     return output.sum() * 0 if loss is None else loss

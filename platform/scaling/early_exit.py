@@ -180,11 +180,11 @@ def _confidences(network: EarlyExitNetwork, frames: LabelledFrames) -> npt.NDArr
     import numpy as np
     import torch
 
-    from driftlab.platform.networks.predict import to_input
+    from driftlab.platform.networks.predict import inputs_for
 
     rows = []
     with torch.no_grad():
         for start in range(0, len(frames), 64):
-            outputs = network.outputs(to_input(frames.images[start : start + 64]))
-            rows.append(torch.stack([network.confidence(output) for output in outputs], dim=1).double().numpy())
+            outputs = network.outputs(inputs_for(network, frames.images[start : start + 64]))
+            rows.append(torch.stack([network.confidence(output) for output in outputs], dim=1).double().cpu().numpy())
     return np.concatenate(rows)

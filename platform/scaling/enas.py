@@ -36,7 +36,7 @@ class Enas(PathSearchScaling):
         import torch
         from torch import nn
 
-        from driftlab.platform.networks.predict import to_input
+        from driftlab.platform.networks.predict import inputs_for
         from driftlab.platform.networks.training.training_loop import epochs, grade
         from driftlab.platform.scaling.controller import Controller
 
@@ -45,7 +45,7 @@ class Enas(PathSearchScaling):
 
         def learn(rows: Rows) -> None:
             network = branched.shared(controller.draw(rng))
-            loss = data.task.loss(network(to_input(data.train.images[rows])), data.train.labels[rows])
+            loss = data.task.loss(network(inputs_for(network, data.train.images[rows])), data.train.labels[rows])
             if loss is not None:
                 torch.autograd.backward(loss)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from driftlab.platform.networks.branched import Branched
 from driftlab.platform.networks.early_exit import Floats, output_confidence
 from driftlab.platform.networks.paths import PathCatalogue
-from driftlab.platform.networks.predict import to_input
+from driftlab.platform.networks.predict import inputs_for
 from driftlab.platform.networks.training.training_loop import DataSplits, LabelledFrames
 from driftlab.platform.scaling.staged import CHUNK, count_features, run
 
@@ -31,7 +31,7 @@ def grade_leaving(
     """Score every path with several exits at each threshold; each exit runs once per prefix."""
     space, first = branched.space, len(branched.space)
     scores, leaving = [float("nan")] * (len(catalogue) - first), np.zeros((len(catalogue) - first, space.stages))
-    features = [run(branched.stem, branched.expects.convert(to_input(frames.images)))]
+    features = [run(branched.stem, branched.expects.convert(inputs_for(branched.stem, frames.images)))]
     counts, confidences = list[npt.NDArray[np.int64]](), list[Floats]()  # of each exit of the current path
     numbers = {catalogue.decode(number): number - first for number in range(first, len(catalogue))}
     for path in space.walk():
@@ -62,6 +62,6 @@ def _confidences(frames: LabelledFrames, features: Tensor, head: nn.Module) -> F
     with torch.no_grad():
         for start in range(0, len(frames), CHUNK):
             part = slice(start, start + CHUNK)
-            output = head(features[part], to_input(frames.images[part]))
-            found.append(output_confidence(head, output).double().numpy())
+            output = head(features[part], inputs_for(head, frames.images[part]))
+            found.append(output_confidence(head, output).double().cpu().numpy())
     return np.concatenate(found)

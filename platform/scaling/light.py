@@ -56,5 +56,6 @@ class Substitute(SingleNetworkScaling):
         import torch
 
         from driftlab.platform.networks.light import build_like
+        from driftlab.platform.networks.predict import device_of
 
-        return build_like(self.network, model, torch.zeros(1, 3, *size))
+        return build_like(self.network, model, torch.zeros(1, 3, *size, device=device_of(model)))

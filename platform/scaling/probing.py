@@ -82,7 +82,7 @@ def probe_blocks(chain: Chain, blocks: Sequence[Block], data: DataSplits, schedu
     for number, block in enumerate(blocks):
         prefix.pass_through(block.base())
         rng = rng_for(data.seed, "scaling", "probe", number)
-        scores.append(train_exit(prefix, nn.Identity(), LightExit(block, chain), schedule, rng))
+        scores.append(train_exit(prefix, nn.Identity(), LightExit(block, chain).to(prefix.train.device), schedule, rng))
     return scores
 
 

@@ -54,13 +54,15 @@ class PathSearchScaling(SingleNetworkScaling):
         """Return the best path to the last exit; the modules of the supernet may be trained in place."""
 
     def build(self, model: nn.Module, data: DataSplits | None) -> SingleFamily:
+        from driftlab.platform.networks.predict import device_of
         from driftlab.platform.networks.training.training_loop import TrainingSchedule, deterministic
 
         assert data is not None
         with deterministic(data.seed):
             supernet = branch_model(model, data.size, find_space(self.space), self.stages)
             for _, part in supernet.parts():
-                _reset_parameters(part)
+                _reset_parameters(part.cpu())  # whose generator is the same on every computer
+                part.to(device_of(model))
             path = self.find_path(supernet, data, TrainingSchedule(self.search_epochs, self.learning_rate, self.batch))
             network = branch_model(model, data.size, find_space(self.space), self.stages).network(path)
             family = self.train(

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks.branched import Branched
 from driftlab.platform.networks.chain import Chain
-from driftlab.platform.networks.predict import to_input
+from driftlab.platform.networks.predict import inputs_for
 from driftlab.platform.networks.training.training_loop import DataSplits, LabelledFrames, TrainingSchedule, epochs
 from driftlab.platform.scaling.slimming import distillation_loss
 
@@ -51,7 +51,9 @@ class Prefix:
     def __post_init__(self) -> None:
         """Start with the images."""
         splits = self.data.train, self.data.val
-        self.train, self.val = (self.network.expects.convert(to_input(split.images)) for split in splits)
+        self.train, self.val = (
+            self.network.expects.convert(inputs_for(self.network.stem, split.images)) for split in splits
+        )
 
     def pass_through(self, module: nn.Module) -> None:
         """Replace the features by the outputs of one more frozen module."""
@@ -101,7 +103,7 @@ def train_exit(
     part, data = nn.ModuleList([body, head]), prefix.data
 
     def learn(rows: Rows) -> None:
-        images = to_input(data.train.images[rows])
+        images = inputs_for(head, data.train.images[rows])
         loss = data.task.loss(head(body(prefix.train[rows]), images), data.train.labels[rows])
         if loss is not None:
             torch.autograd.backward(loss)
@@ -155,7 +157,7 @@ def count_features(
     with torch.no_grad():
         for start in range(0, len(frames), CHUNK):
             part = slice(start, start + CHUNK)
-            output = head(features[part], to_input(frames.images[part]))
+            output = head(features[part], inputs_for(head, frames.images[part]))
             predictions[part] = data.task.predictions(output, height, width)
     return data.task.counts(predictions, frames.labels, data.classes)
 
@@ -190,8 +192,8 @@ def _distil(
             loss = F.mse_loss(module(inputs[rows]), target[rows])
             torch.autograd.backward(loss)
             optimiser.step()
-            errors.append(float(loss.detach()))
-        error = float(np.mean(errors))
+            errors.append(loss.detach())
+        error = float(np.mean(torch.stack(errors).tolist()))
     module.eval()
     return error
 
@@ -230,7 +232,7 @@ def _path_loss(branched: Branched, data: DataSplits, path: tuple[int, ...], rows
 
     It is the task's, plus the distillation loss from the full network if labels allow it.
     """
-    images, labels = to_input(data.train.images[rows]), data.train.labels[rows]
+    images, labels = inputs_for(branched.stem, data.train.images[rows]), data.train.labels[rows]
     x = whole = branched.stem(branched.expects.convert(images)).detach()
     for which, operator in enumerate(path):
         modules = branched.stages[which]
@@ -251,7 +253,9 @@ def grade_paths(branched: Branched, data: DataSplits, frames: LabelledFrames) ->
     """Return the score of every path; the features behind a common prefix are computed once."""
     space = branched.space
     scores = [math.nan] * len(space)
-    features = [run(branched.stem, branched.expects.convert(to_input(frames.images)))]  # behind each stage of a path
+    features = [
+        run(branched.stem, branched.expects.convert(inputs_for(branched.stem, frames.images)))
+    ]  # behind each stage of a path
     for path in space.walk():
         del features[len(path) :]
         features.append(run(branched.stages[len(path) - 1][path[-1]], features[-1]))

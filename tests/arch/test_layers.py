@@ -34,16 +34,15 @@ MAY_IMPORT: Mapping[str, str] = {  # allowed imports: the rows above the row; `b
     "sim": METHODS,
     "results": f"{FREE} core world networks",
     "lab": f"{METHODS} sim results",
-    "device_builder": f"{METHODS} sim",
-    "one_process": f"{METHODS} sim results lab device_builder",
+    "one_process": f"{METHODS} sim results lab",
     "tune": f"{METHODS} sim results lab one_process",
     "field": f"{METHODS} sim results lab one_process",
-    "actors": f"{PLATFORM} device_builder",
+    "actors": PLATFORM,
     "serve_apps": f"{PLATFORM} actors",
     "tune_spaces": f"{PLATFORM} actors",
     "cli": f"{PLATFORM} one_process actors serve_apps tune_spaces",
 }
-OTHERS = ("renamed", "errors", "determinism", "_torchvision", "device_builder", "one_process", "cli")
+OTHERS = ("renamed", "errors", "determinism", "_torchvision", "one_process", "cli")
 ROOMS = tuple(name for name in MAY_IMPORT if name not in (*OTHERS, *ROOTS))
 EXCEPTIONS = {  # imports against the table, each for one function or table without any state
     "driftlab.platform.results.relations.traffic": "driftlab.platform.streaming.wire.values.bytes_of",

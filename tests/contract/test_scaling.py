@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from counting_device import DEVICE, Held, counting_device
 from torch import nn
 
 from driftlab.errors import RequestError
@@ -19,8 +20,12 @@ from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.digest import digest
 from driftlab.platform.networks.predict import predict, state_of
+from driftlab.platform.networks.pruning import family as family_of_pruned
+from driftlab.platform.networks.pruning import surgery
+from driftlab.platform.networks.pruning.surgery import groups
 from driftlab.platform.networks.tasks.tasks import SEGMENTATION
 from driftlab.platform.networks.training.training_loop import DataSplits, LabelledFrames, grade
+from driftlab.platform.scaling import elastic
 from driftlab.platform.scaling.base import Budget, Profile
 
 CLASSES = 4
@@ -95,6 +100,25 @@ class TestEveryScaling:
         assert torch.equal(before, torch.random.get_rng_state())
         assert digest(state_of(model)) == digest(state_of(network()))
         assert digest(member.store(again)) == digest(member.store(built(name)))
+
+    @pytest.mark.slow
+    def test_on_another_device_it_builds_the_same_networks_there(self, name, member, monkeypatch):
+        """Only channels are found on the CPU: their tracer cannot follow tensors of the fake device."""
+
+        def groups_of(model: nn.Module, example: torch.Tensor) -> Any:
+            return groups(copy.deepcopy(model).cpu(), example.cpu())
+
+        for module in (surgery, family_of_pruned, elastic):
+            monkeypatch.setattr(module, "groups", groups_of)
+        with counting_device():
+            found = member.build(network().to(DEVICE), DATA)
+            for which in range(len(member.profile(found, SIZE))):
+                state = member.select(found, Budget(variant=which)).state_dict()
+                assert all(isinstance(value, Held) for value in state.values())
+            assert digest(member.store(found)) == digest(member.store(built(name)))
+            again = member.restore(network().to(DEVICE), member.store(found), SIZE)
+            state = member.select(again, Budget()).state_dict()
+            assert all(isinstance(value, Held) for value in state.values())
 
     def test_profile_matches_the_measured_networks(self, name, member, family):
         profile = member.profile(family, SIZE)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from driftlab import device_builder
 from driftlab.actors.cluster import Cluster, ClusterConfig, gpu_share
 from driftlab.actors.pool import CELL_BYTES, Pool
 from driftlab.errors import RequestError
@@ -16,7 +15,7 @@ from driftlab.platform.adaptation import distill
 from driftlab.platform.adaptation.base import Batch, Phase
 from driftlab.platform.adaptation.batches import read_losses
 from driftlab.platform.adaptation.distill import Distill
-from driftlab.platform.core.registry import METHODS, Member
+from driftlab.platform.core.registry import Member
 from driftlab.platform.lab.read import load
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import state_of
@@ -64,24 +63,14 @@ def test_families_are_built_on_the_device_and_kept_at_the_usual_place(monkeypatc
     monkeypatch.setattr(Nested, "store", lambda self, family: stored)
     monkeypatch.setattr(pretrain, "draw_data", lambda recipe: None)
     monkeypatch.setattr(artifacts, "obtain", lambda recipe: state_of(build("half", 4, seed=0)))
-    for module in (device_builder, networks):
-        monkeypatch.setattr(module, "built_from", lambda recipe, arrays, limit_s: arrays)
+    monkeypatch.setattr(networks, "built_from", lambda recipe, arrays, limit_s: arrays)
     for device in ("meta", "cpu"):
         recipe = FamilyRecipe(
             Recipe("half", 4, 16, 24, "streets", 1, 1, 0.1, 0, device=device), Member("scaling", "nested")
         )
-        assert list(device_builder.DeviceBuilder().build(recipe)) == ["a"]
+        assert list(networks.Builder().build(recipe)) == ["a"]
         assert artifacts.is_kept(recipe)
     assert found == ["meta", "cpu"]
-
-
-@pytest.mark.parametrize("name", [name for name in METHODS["scaling"] if name not in device_builder.PRUNED])
-def test_families_that_compute_on_inputs_of_the_cpu_are_built_there(name, monkeypatch):
-    built = []
-    monkeypatch.setattr(networks.Builder, "build", lambda self, recipe, limit_s: built.append(recipe))
-    recipe = FamilyRecipe(Recipe("half", 4, 16, 24, "streets", 1, 1, 0.1, 0, device="meta"), Member("scaling", name))
-    device_builder.DeviceBuilder().build(recipe)
-    assert built == [recipe]
 
 
 def test_the_source_of_an_adaptation_is_summarised_on_the_device(monkeypatch):

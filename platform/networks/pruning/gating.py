@@ -263,13 +263,13 @@ def _is_exact(model: nn.Module, groups: Groups, site: GateSite, example: Tensor)
     """
     with torch.random.fork_rng(devices=()), torch.no_grad():
         torch.default_generator.manual_seed(0)
-        twin = copy_model(model).double().eval()
+        twin = copy_model(model).double().eval().cpu()  # whose generator is the same on every computer
         for norm in batch_norms(twin).values():
             for value in (norm.weight, norm.bias, norm.running_mean):
                 if value is not None:
                     value.copy_(torch.rand_like(value) + 0.5)
         gated = GatedNetwork(twin, [site], 1, 1).double().eval()
-        gated.ratio, image = 0.5, torch.randn_like(example[:1], dtype=torch.float64)
+        gated.ratio, image = 0.5, torch.randn_like(example[:1].cpu(), dtype=torch.float64)
         expected, raw = gated.run(image)
         kept = top_channels(site.per_unit(raw[site.group][0]), keep_count(site.size, 0.5, 1))
         gate = {site.group: raw[site.group][0][kept_places(site, kept)]}

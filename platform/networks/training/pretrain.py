@@ -136,10 +136,11 @@ def _replace_head(trained: torch.nn.Module, recipe: Recipe) -> torch.nn.Module:
 
 
 def build_family(recipe: FamilyRecipe, weights: Weights, limit_s: float = math.inf) -> Weights:
-    """Return the family of a trained network as arrays; RunError if the member exceeds the time limit."""
+    """Build the family of a trained network on its device; RunError if the member exceeds the time limit."""
     network, scaling = recipe.network, limited(recipe.scaling, limit_s)
     model = build(network.network, network.classes, seed=0, size=(network.height, network.width)).eval()
     load(model, weights)
+    model.to(torch_device(network.device))
     stored: Weights = scaling.store(scaling.build(model, draw_data(network) if scaling.needs_data else None))
     return stored
 
