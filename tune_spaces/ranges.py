@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import typing
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,16 @@ FOLDER = Path(__file__).parent / "spaces"
 BOUND_VALUES = ("clairvoyant", "world")  # values that only a bound may have
 AROUND = 4.0  # a range spans default / AROUND to default x AROUND
 REASON = "a quarter of the default to four times it, within the parameter's range"
+NO_SPACE = frozenset(  # members with nothing to search, listed because to import all members takes 0.3 s
+    (
+        "streaming/local",
+        "adaptation/frozen",
+        "scaling/fixed",
+        "scheduling/uniform",
+        "scheduling/status_quo",
+        "scheduling/mcdnn",
+    )
+)
 BOUND_PARAMETERS = ("costs_time", "gains", "plans")  # parameters that make a member a bound
 
 
@@ -30,20 +39,9 @@ def files() -> list[str]:
 def names() -> list[str]:
     """List every space: files, systems, and members as FAMILY/NAME, as far as they have parameters."""
     own = files()
-    return [*own, *(name for name in _by_parameters() if name not in own)]
-
-
-@cache
-def _by_parameters() -> tuple[str, ...]:
-    """List the systems and members that have parameters to search."""
-    members = {f"{family}/{name}": [Member(family, name)] for family, known in FAMILIES.items() for name in known}
-    systems = {name: system.members for name, system in SYSTEMS.items()}
-    return tuple(name for name, parts in {**systems, **members}.items() if any(map(_has_space, parts)))
-
-
-@cache
-def _has_space(member: Member) -> bool:
-    return bool(space_of(member))
+    members = [f"{family}/{name}" for family, known in FAMILIES.items() for name in known]
+    systems = [name for name, system in SYSTEMS.items() if {f"{m.family}/{m.name}" for m in system.members} - NO_SPACE]
+    return [*own, *(name for name in (*systems, *members) if name not in {*own, *NO_SPACE})]
 
 
 def space_of(member: Member, system: int = 0) -> dict[str, dict[str, Any]]:

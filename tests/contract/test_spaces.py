@@ -46,7 +46,7 @@ def searchable(member):
 def test_every_member_has_a_space(member):
     name = f"{member.family}/{member.name}"
     wanted = searchable(member)
-    assert (name in NAMES) == bool(wanted)
+    assert (name in NAMES) == bool(wanted), "a member belongs into NO_SPACE if and only if there is nothing to search"
     held = {path.rpartition(".")[2] for path in space_of(member)}
     nothing_around = {
         key for key in wanted if parameters_of(member_class(member.family, member.name))[key].default == 0
