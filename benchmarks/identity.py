@@ -1,16 +1,17 @@
-"""Compare the tables of cells of every family among the ways to run them; prints a JSON line per family and way.
+"""Compare the tables of cells that run in several modes; prints a JSON line per family and mode.
 
 * `cells`: two workers, each of which computes whole cells
 * `nodes`: two workers with an actor for each kind of node
 * `raylets`: the same on two simulated computers
-* `killed`: whole cells; the driver is killed after half the cells of each family, and resumes them as separate nodes
+* `killed`: the driver is killed after half the cells of each family, alternately whole cells and separate nodes, and
+  resumes the family in the other mode
 
 `differing` counts the tables that differ in any bit from those of one process, without columns of the host; the goal is
-0. Each way is a process of its own with an empty cache, so it also builds the networks. Ray starts once for each way,
+0. Each mode is a separate process with an empty cache, so it also builds the networks. Ray starts once for each mode,
 and once more for each kill. The cells are some of each file in `tests/golden/definitions`, so that states on devices,
 servers, learners and teachers occur; with `--every` all members of all families.
 
-Example: python benchmarks/identity.py --families fleet streaming --ways killed
+Example: python benchmarks/identity.py --families fleet streaming --modes killed
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from driftlab.platform.sim.session import Backend
 
 DEFINITIONS = Path(__file__).resolve().parents[1] / "tests/golden/definitions"
 INLINE, KILLED = "inline", "killed"
-WAYS = ("cells", "nodes", "raylets", KILLED)
+MODES = ("cells", "nodes", "raylets", KILLED)
 FAMILIES: Mapping[str, Choice] = {
     "streaming": Choice(("remote_tracking", "just_in_time", "ams", "oracle"), ("streets/driving_la",), (0,)),
     "adaptation": Choice(("cotta", "rotta", "elasticdnn+ams")),
@@ -71,43 +72,43 @@ class KillProgress(StrictProgress):
 
 
 @contextlib.contextmanager
-def opener_of(way: str) -> Iterator[Callable[[], Backend]]:
-    """Yield a function that returns the backend of a way; on Ray the same one for every run."""
-    if way == INLINE:
+def opener_of(mode: str, kills: int) -> Iterator[Callable[[], Backend]]:
+    """Yield a function that returns the backend of a mode; on Ray the same one for every run."""
+    if mode == INLINE:
         yield InlineBackend
-    elif way == "raylets":
+    elif mode == "raylets":
         with cluster_of(2, 2) as backend:
             yield lambda: backend
     else:
-        backend = SharedBackend(ClusterConfig(workers=2, placement="nodes" if way == "nodes" else "cells"))
+        separate = mode == "nodes" or (mode == KILLED and kills % 2)
+        backend = SharedBackend(ClusterConfig(workers=2, placement="nodes" if separate else "cells"))
         yield lambda: backend
         RayBackend.close(backend)
 
 
-def run_all(way: str, folder: Path, families: Sequence[str], every: bool) -> None:
-    """Run the cells of the families, or resume those that were killed; only the first part of a run is killed."""
-    with opener_of(way) as open_backend:
+def run_all(mode: str, folder: Path, families: Sequence[str], every: bool) -> None:
+    """Run the cells of the families, or resume those that were killed before."""
+    kills = sum((folder / family).exists() for family in families)
+    with opener_of(mode, kills) as open_backend:
         for family in families:
             out = folder / family
             if out.exists():
-                open_backend().pool.placement = "nodes"
                 resume(out, open_backend=open_backend, progress=StrictProgress())
-                open_backend().pool.placement = "cells"
                 continue
             spec = load(str(DEFINITIONS / f"{family}.yaml"), choice=None if every else FAMILIES[family])
             with create_run(spec, out) as directory:
-                execute(spec, directory, open_backend, KillProgress() if way == KILLED else StrictProgress())
+                execute(spec, directory, open_backend, KillProgress() if mode == KILLED else StrictProgress())
 
 
-def in_process(way: str, folder: Path, options: argparse.Namespace) -> int:
-    """Run all cells in a process of its own, which starts again as long as it is killed; return how often it was."""
+def in_process(mode: str, folder: Path, options: argparse.Namespace) -> int:
+    """Run all cells in a separate process, which starts again after each kill; return the number of kills."""
     every = ["--every"] if options.every else []
-    command = [sys.executable, __file__, "--in-process", way, str(folder), *every, "--families", *options.families]
+    command = [sys.executable, __file__, "--in-process", mode, str(folder), *every, "--families", *options.families]
     environment = {**os.environ, "DRIFTLAB_CACHE": str(folder / "cache")}
     kills = 0
     while code := subprocess.run(command, env=environment, check=False).returncode:
-        if code != -signal.SIGKILL or way != KILLED:
-            raise SystemExit(f"The cells of '{way}' ended with code {code}; the error is above.")
+        if code != -signal.SIGKILL or mode != KILLED:
+            raise SystemExit(f"The cells of '{mode}' ended with code {code}; the error is above.")
         kills += 1
     return kills
 
@@ -119,21 +120,22 @@ def differing(ours: Path, theirs: Path) -> list[str]:
     return [name for name, pair in tables.items() if next(table_differences(*pair), None)]
 
 
-def compare(options: argparse.Namespace, folder: Path) -> None:
-    """Run every way, and report its differences from one process."""
+def compare(options: argparse.Namespace, folder: Path) -> int:
+    """Run every mode, and report its differences from one process; return their number."""
+    total = 0
     in_process(INLINE, folder / INLINE, options)
-    for way in options.ways:
+    for mode in options.modes:
         started_s = time.perf_counter()
-        kills = in_process(way, folder / way, options)
+        kills = in_process(mode, folder / mode, options)
         seconds = time.perf_counter() - started_s
-        assert kills == (len(options.families) if way == KILLED else 0), f"{kills} kills"
+        assert kills == (len(options.families) if mode == KILLED else 0), f"{kills} kills"
         for family in options.families:
-            ours, theirs = folder / INLINE / family, folder / way / family
+            ours, theirs = folder / INLINE / family, folder / mode / family
             found = differing(ours, theirs)
             line = {
                 "benchmark": "identity",
                 "family": family,
-                "way": way,
+                "mode": mode,
                 "cells": len(open_run(ours).table("runs")),
                 "rows": sum(len(open_run(ours).table(name)) for name in TABLES),
                 "differing": len(found),
@@ -141,18 +143,20 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
                 "seconds_of_all_families": round(seconds, 1),
             }
             report(line | ({"tables": found} if found else {}))
+            total += len(found)
+    return total
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--families", nargs="*", choices=FAMILIES, default=list(FAMILIES))
-    parser.add_argument("--ways", nargs="*", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--modes", nargs="*", choices=MODES, default=list(MODES))
     parser.add_argument("--every", action="store_true", help="all members and workloads of the families")
-    parser.add_argument("--in-process", nargs=2, metavar=("WAY", "FOLDER"), help=argparse.SUPPRESS)
-    options = options_of(parser, families=["fleet"], ways=["cells"])
+    parser.add_argument("--in-process", nargs=2, metavar=("MODE", "FOLDER"), help=argparse.SUPPRESS)
+    options = options_of(parser, families=["fleet"], modes=["cells"])
     if options.in_process:
-        way, folder = options.in_process
-        run_all(way, Path(folder), options.families, options.every)
+        mode, folder = options.in_process
+        run_all(mode, Path(folder), options.families, options.every)
     else:
         with tempfile.TemporaryDirectory() as folder:
-            compare(options, Path(folder))
+            sys.exit(1 if compare(options, Path(folder)) else 0)

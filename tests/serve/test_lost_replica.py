@@ -56,7 +56,7 @@ def patiently(ask, refused=None):
 
 
 class Device:
-    """A session that has sent one upload, and the client that asks it for predictions."""
+    """A session that has sent one upload, and its client."""
 
     def __init__(self, url, seed):
         owner, asked = Client(url, TOKEN), {**ASKED, "seed": seed}
