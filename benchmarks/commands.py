@@ -1,4 +1,4 @@
-"""Measure the processor time of commands that compute no run, against that of bare Python; one JSON line each.
+"""Measure the processor time of commands that compute no run, as JSON lines.
 
 All commands run in turn, each in its own process; medians are compared. The dry run is that of the experiment with the
 most cells. `doctor` also counts the processes that it starts and waits for.
