@@ -14,6 +14,10 @@ READY := $(VENV)/.driftlab-ready
 READY_ALL := $(VENV)/.driftlab-ready-all
 JUPYTER := $(VENV)/jupyterlab
 READY_JUPYTER := $(JUPYTER)/.driftlab-ready
+OLDEST := $(VENV)/oldest-ray
+READY_OLDEST := $(OLDEST)/.driftlab-ready
+OLDEST_RAY := $(shell sed -n 's/.*"ray\[.*\]>=\([0-9.]*\),.*/\1/p' pyproject.toml)
+RAY_UNITS := actors_* serve_* tuning_* doctor parallel
 PYTHONS := $(shell sed -n 's/.*Python :: \(3\.[0-9]*\)".*/\1/p' pyproject.toml)
 
 # Two threads inside one operator are slower than one as soon as two processes compute at the same time.
@@ -22,7 +26,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo notebook test test-fast check golden types format pythons bench mutants clean
+.PHONY: help setup demo notebook test test-fast check golden types format pythons oldest bench mutants clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -64,6 +68,11 @@ pythons: $(READY)  ## whether the pinned wheels fit together for every Python th
 	  --python-platform x86_64-manylinux_2_28 --only-binary :all: --all-extras -c constraints.txt pyproject.toml \
 	  >/dev/null || exit 1; done
 
+oldest: $(READY_OLDEST)  ## the tests of Ray on the oldest version that pyproject.toml allows, in its own environment; minutes
+	@$(OLDEST)/bin/python -c 'import ray; print("Ray", ray.__version__)'
+	@$(OLDEST)/bin/python -m pytest -n $(FAST_WORKERS) --dist loadgroup --no-loadscope-reorder -m ray tests
+	@$(OLDEST)/bin/python -m pytest -n $(FAST_WORKERS) $(wildcard $(RAY_UNITS:%=tests/unit/test_%.py))
+
 bench: $(READY_ALL)  ## one JSON line per ratio; goes on after a failure, and ends with 1 then
 	@failed=0; for file in benchmarks/[a-z]*.py; do $(PY) $$file || { echo "failed: $$file" >&2; failed=1; }; done; exit $$failed
 
@@ -97,4 +106,12 @@ $(READY_JUPYTER): $(READY_ALL)
 	@$(PYTHON) -m venv --clear $(JUPYTER)
 	@$(JUPYTER)/bin/python $(PIP_INSTALL) jupyterlab jupytext
 	@JUPYTER_PATH="$(CURDIR)/$(JUPYTER)/share/jupyter" $(PY) -m ipykernel install --prefix $(JUPYTER) --name python3 >/dev/null
+	@touch $@
+
+$(READY_OLDEST): pyproject.toml constraints.txt
+	@echo 'Installing Ray $(OLDEST_RAY) and the rest into $(OLDEST): 2.3 GB, 3 to 4 minutes'
+	@$(PYTHON) -m venv --clear $(OLDEST)
+	@sed 's/^ray==.*/ray==$(OLDEST_RAY)/' constraints.txt >$(OLDEST)/constraints.txt
+	@$(OLDEST)/bin/python $(subst constraints.txt,$(OLDEST)/constraints.txt,$(PIP_INSTALL)) torch torchvision
+	@$(OLDEST)/bin/python $(subst constraints.txt,$(OLDEST)/constraints.txt,$(PIP_INSTALL)) -e '.[dev]'
 	@touch $@

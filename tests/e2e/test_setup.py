@@ -72,6 +72,22 @@ def test_jupyterlab_has_its_own_environment(make, tmp_path: Path):
     assert make("notebook")[0] == called[2:]
 
 
+def test_the_oldest_ray_has_its_own_environment(make, tmp_path: Path):
+    folder = tmp_path / ".venv" / "oldest-ray"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").write_text(f'#!/bin/sh\necho oldest "$@" >> {tmp_path}/called\n')
+    (folder / "bin" / "python").chmod(0o755)
+    (tmp_path / "pyproject.toml").write_text('    "pyyaml>=6.0.2",\n    "ray[serve,tune]>=2.7.1,<3",\n')
+    (tmp_path / "constraints.txt").write_text("pyyaml==6.0.3\nray==2.9.0\nray-haproxy==2.8.25\n")
+    called, _ = make("oldest")
+    assert (folder / "constraints.txt").read_text() == "pyyaml==6.0.3\nray==2.7.1\nray-haproxy==2.8.25\n"
+    installs = [line for line in called if " install " in line]
+    assert [line.split()[-1] for line in installs] == ["torchvision", ".[dev]"]
+    assert all(line.startswith("oldest ") and " -c .venv/oldest-ray/constraints.txt " in line for line in installs)
+    assert any(line.startswith("oldest -m pytest ") and " -m ray " in line for line in called)
+    assert not any(" install " in line for line in make("oldest")[0])
+
+
 def test_no_package_delays_ray():
     required, waiting = set(), [("driftlab", ("dev", "notebook", "data"))]
     while waiting:
