@@ -257,7 +257,7 @@ class Pool:
         return {one: path for one, path in self._classes.items() if self._label(one) == self._label(kind)}
 
     def _sources_of(self, kind: Kind) -> Mapping[str, bytes]:
-        """Return the users' files that an actor may import; files of weights go only to those that build networks."""
+        """Return the users' files for an actor; weights go only to those that build networks."""
         files = self._config.sources
         if self._label(kind) == self._label("builder"):
             return files

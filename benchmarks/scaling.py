@@ -201,7 +201,7 @@ def compare(backend: CountedBackend | None, devices: int, duration_s: float) -> 
 
 
 def as_nodes(devices: int, duration_s: float, clusters: Sequence[int], workers: int) -> None:
-    """Report the costs of a device in this process, and on clusters of several sizes; check the first by the others."""
+    """Report the costs of a device in this process and on clusters, and check those of the first."""
     report({"benchmark": "scaling", "what": "nodes", "computers": 0, **compare(None, devices, duration_s)})
     model: dict[str, float] = {}
     for computers in clusters:
@@ -214,7 +214,7 @@ def as_nodes(devices: int, duration_s: float, clusters: Sequence[int], workers: 
 
 
 def checked_by(model: dict[str, float], backend: CountedBackend, devices: int, duration_s: float) -> dict[str, Any]:
-    """Return the time that a fleet takes beyond half of it, and the time that the costs of a device predict."""
+    """Return the time of the second half of a fleet, and the time that the model predicts."""
     sizes = {2: devices // 2, 3: devices}  # by seed: frames of equal streams would be kept
     half, whole = (cost_of({**fleet(count, duration_s), "seeds": [seed]}, backend) for seed, count in sizes.items())
     more, cores = devices - devices // 2, len(os.sched_getaffinity(0))

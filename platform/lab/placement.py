@@ -31,7 +31,7 @@ def placement_of(
     devices_per_actor: int | None = None,
     begun: Kind | None = None,
 ) -> Placement:
-    """Choose from the request and the number of workers, before any process starts; a resumed run stays as it began.
+    """Choose before any process starts; a resumed run stays as it began.
 
     Devices that share a server, and a grid with fewer cells than workers, occupy the workers only as separate nodes.
     """
@@ -66,7 +66,7 @@ def _devices(fleet: FleetPart) -> int:
 
 
 def sources_of(experiment: Experiment) -> dict[str, bytes]:
-    """Read the files of a user's members, networks and weights: the processes may be on computers without them."""
+    """Read the files of a user's members, networks and weights, which other computers may lack."""
     members = [member.name for system in systems_of(experiment) for member in system.members]
     parts = [app.network for workload in experiment.workloads for app in workload.apps]
     networks = [name for name in (experiment.student.network, experiment.teacher.network, *parts) if name]

@@ -1,4 +1,4 @@
-"""Carry verdicts over a change of the code that alters no table: `tests/golden/golden.py check --carry` does.
+"""Carry verdicts over a change of the code that alters no table; `golden.py check --carry` runs this.
 
 A line of `evidence/carried.jsonl` says that a newer digest of code stands for an older one. Measurements of benchmarks
 are not carried over: equal tables do not show equal times.
