@@ -254,8 +254,10 @@ class RaySession:
             session, epoch = job.session, job.session._epoch
             try:
                 self._backend.get(slot.actor.ready.remote(job.payload), session._actors)
+                for one in session._actors():  # a payload may outlive its actor, which would be noticed again and again
+                    self._backend.pool.check(one)
             except exceptions.RayError as error:
-                log.debug("%s: lost the payload of %s, %s", self._key, job.node, reason(error))
+                log.debug("%s: lost the payload of %s, or its actor, %s", self._key, job.node, reason(error))
                 with session._lock:
                     if session._epoch == epoch:
                         session._cut = Checkpoint()
