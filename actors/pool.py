@@ -259,7 +259,7 @@ class Pool:
     def _sources_of(self, kind: Kind) -> Mapping[str, bytes]:
         """Return the users' files for an actor; weights go only to those that build networks."""
         files = self._config.sources
-        if self._label(kind) == self._label("builder"):
+        if kind == BUILDERS_HOST[self.placement]:
             return files
         return {file: content for file, content in files.items() if file.endswith(SUFFIX)}
 

@@ -26,7 +26,7 @@ READS |= {"driftlab.platform.results.relations.searches", "driftlab.platform.res
 PICTURES = {
     "tour": 1,  # accuracy
     "ams": 4,  # gains, and rates of two workloads and of all streams
-    "tune": 5,  # the front, progress, settings, and the importance of parameters for two objectives
+    "tune": 6,  # the front, progress by trials and compute, settings, importance for two objectives
     "many_apps": 4,  # who learns when under four schedulers
     "nestdnn": 11,  # a pruned layer, two applications' networks, accuracy and energy, three timelines, switches
     "adascale": 3,  # accuracy against missed deadlines under two loads, networks by latency

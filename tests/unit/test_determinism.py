@@ -203,7 +203,7 @@ def test_the_public_function_opens_a_backend_for_the_device(monkeypatch):
 def test_the_processes_of_trials_begin_so(compute, expected, monkeypatch):
     monkeypatch.setattr(search.TrialTrainable, "_begin", lambda self, config: None)
     trainable = search.TrialTrainable.__new__(search.TrialTrainable)
-    trainable.setup({}, experiment={"compute": compute}, sources={})
+    trainable.setup({}, experiment={"compute": compute}, sources={}, shelf=None)
     assert settings()[0] is expected
 
 
