@@ -208,12 +208,12 @@ def _start(folder: Path, config: ClusterConfig, common: dict[str, Any]) -> Any:
     """Start a local Ray with a new token; with a dashboard, Ray uses the token file of the user."""
     token_file = TOKEN_FILE.expanduser()
     new_token = not config.dashboard and not token_file.exists()
-    _set_defaults(QUIET | ({} if config.dashboard else UNWATCHED))
+    _set_defaults(QUIET)
     _set_defaults({"RAY_AUTH_TOKEN": secrets.token_hex(32)} if new_token else {})
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it warns that a token exists
     os.environ[MARK] = str(folder)  # inherited by the processes of this Ray only: deleted after the start
     try:
-        with _loopback_only(), contextlib.nullcontext() if config.dashboard else _without_unused():
+        with _loopback_only(), contextlib.nullcontext() if config.dashboard else _unwatched():
             context = ray.init(
                 address="local",
                 num_cpus=min(config.workers or processors(), processors()),  # Ray starts one process per CPU
@@ -254,17 +254,23 @@ def _loopback_only() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _without_unused() -> Iterator[None]:
-    """Start Ray without processes that driftlab does not use: they take 3 s of 7 s of processor time.
+def _unwatched() -> Iterator[None]:
+    """Start Ray without the processes and reports that only a dashboard needs.
 
-    Ray has no setting for them. A version of Ray with other names of these functions starts them.
+    The processes take 3 s of 7 s of processor time, and Ray has no setting for them. A version of Ray with other names
+    of these functions starts them. The variables are deleted afterwards: a later Ray of this process may have a
+    dashboard.
     """
     starts = {name: start for name in UNUSED if (start := getattr(Node, name, None))}
     for name in starts:
         setattr(Node, name, lambda *args, **kwargs: None)
+    given = {name: value for name, value in UNWATCHED.items() if name not in os.environ}
+    os.environ.update(given)
     try:
         yield
     finally:
+        for name in given:
+            del os.environ[name]
         for name, start in starts.items():
             setattr(Node, name, start)
 

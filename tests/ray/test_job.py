@@ -24,7 +24,6 @@ from documents_factory import TINY
 from sockets_factory import listening, on_network
 
 from driftlab.actors import deploy
-from driftlab.actors.cluster import UNWATCHED
 from driftlab.platform.lab.seal import run
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run
@@ -67,8 +66,6 @@ def head(no_ray, tmp_path, monkeypatch):
     """The address of the job server of a new cluster with a token."""
     monkeypatch.setenv("PATH", f"{BIN}{os.pathsep}{os.environ['PATH']}")  # of jobs too
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(LOOPBACK), os.environ["PYTHONPATH"]]))
-    for name in UNWATCHED:  # an earlier Ray of this process has left them, and would hide the tasks of this one
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     port, dashboard, agent, client = free_ports(4)

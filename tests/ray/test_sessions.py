@@ -14,6 +14,7 @@ import ray_fakes
 from sockets_factory import listening, on_network
 
 from driftlab.actors import watchdog
+from driftlab.actors.cluster import UNWATCHED
 from driftlab.errors import RequestError, RunError
 from driftlab.platform.sim.session import NodeId
 
@@ -150,6 +151,7 @@ def test_every_socket_is_on_the_loopback_interface(backend, session):
     assert {"gcs_server", "raylet", "ray::DashboardAgent", "ray::RuntimeEnvAgent"} <= {each.name() for each in rays}
     programs = {Path(word).name for each in rays for word in each.cmdline()[:4]}
     assert not {"monitor.py", "log_monitor.py", "dashboard.py"} & programs  # not started, as driftlab does not use them
+    assert not UNWATCHED.keys() & os.environ.keys()  # they would hide the tasks of a later Ray that has a dashboard
     sockets = listening(processes)
     assert len(sockets) >= 8
     assert on_network(sockets) == []
