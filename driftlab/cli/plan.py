@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from driftlab.cli.run import BackendChoice
     from driftlab.platform.lab.cells import Point
     from driftlab.platform.lab.placement import Placement
     from driftlab.platform.lab.read import Experiment
@@ -39,7 +40,7 @@ def print_plan(spec: Experiment, as_json: bool, placement: Placement | None = No
     say(f"{count(len(points), 'cell')}; nothing was run.")
 
 
-def print_remaining(path: Path, as_json: bool) -> None:
+def print_remaining(path: Path, as_json: bool, place: BackendChoice) -> None:
     """Print the cells that resuming a run would compute; write nothing, not even to the run."""
     from driftlab.platform.lab import paths
     from driftlab.platform.lab.plan import plan_of as plan_in
@@ -48,14 +49,17 @@ def print_remaining(path: Path, as_json: bool) -> None:
 
     spec = parse(read_request(path), source=str(path / paths.SPEC))
     plan = plan_in(spec, path)
-    todo = [cell.id for cell in plan.todo]
+    todo, placement = [cell.id for cell in plan.todo], place.placement(spec, path)
     if as_json:
-        print_json({"experiment": spec.name, "kept": sorted(plan.kept), "cells": todo, "again": dict(plan.again)})
+        left = {"experiment": spec.name, "kept": sorted(plan.kept), "cells": todo, "again": dict(plan.again)}
+        print_json(left | ({"placement": vars(placement)} if placement else {}))
         return
     for reason, cells in plan.again.items():
         print_note(f"{count(len(cells), 'cell')} would run again, such as {cells[0]}: {reason}")
     for cell in todo:
         say(cell)
+    if placement:
+        say(f"placement  {placement.kind}: {placement.reason}")
     say(f"{count(len(todo), 'cell')} left, {len(plan.kept)} finished; nothing was run.")
 
 

@@ -122,7 +122,7 @@ def run(
                 "--resume continues a run with its settings; give it alone, without an experiment or changes."
             )
         if dry_run:
-            print_remaining(resume, as_json)
+            print_remaining(resume, as_json, place)
         else:
             _resume(resume, place, as_json)
     elif experiment is None:
@@ -160,19 +160,22 @@ class BackendChoice:
         if self.address is None:
             check_torch_device(spec.compute.torch_device)
 
-    def placement(self, spec: Experiment, begun: Literal["cells", "nodes"] | None = None) -> Placement | None:
-        """Return where the nodes of a cell run, for a resumed run as it has `begun`; None in one process."""
+    def placement(self, spec: Experiment, directory: Path | None = None) -> Placement | None:
+        """Return where the nodes of a cell run, as the run in a folder began; None in one process."""
         from driftlab.platform.lab.placement import placement_of
+        from driftlab.platform.results.tables.read import read_info
 
-        return None if self.backend == "inline" else placement_of(spec, self.workers, self.devices_per_actor, begun)
+        if self.backend == "inline":
+            return None
+        begun = read_info(directory).get("placement") if directory is not None else None
+        return placement_of(spec, self.workers, self.devices_per_actor, begun)
 
     def opener(self, spec: Experiment, directory: Path) -> Callable[[], Backend]:
         """Return the function that starts the backend of a run in this folder."""
         from driftlab.platform.lab import paths
-        from driftlab.platform.results.tables.read import read_info
 
         self.check_device(spec)
-        placement = self.placement(spec, read_info(directory).get("placement"))
+        placement = self.placement(spec, directory)
         if placement is None:
             from driftlab.one_process import OneProcess
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from driftlab.cli import app as front
 from driftlab.errors import DataError, RequestError
 from driftlab.platform.core.registry import member_class
-from driftlab.platform.lab import plan
+from driftlab.platform.lab import paths, plan
 from driftlab.platform.lab import seal as lab
 from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.plan import origins_of, plan_of
@@ -273,9 +273,10 @@ def test_drafts_that_a_killed_run_left_are_removed(run):
     assert not draft.exists()
 
 
-def test_a_dry_run_of_a_resume_lists_the_cells_and_writes_nothing(finished, tmp_path, capsys):
+def test_a_dry_run_of_a_resume_lists_the_cells_and_writes_nothing(finished, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(finished, run)
+    paths.add_info(run, "placement", "nodes")
     for file in run.glob(f"tables/*/{Path(table_file(run, 'runs', CELLS[1])).name}"):
         file.unlink()
     before = {file: file.stat().st_mtime_ns for file in sorted(run.rglob("*"))}
@@ -284,6 +285,7 @@ def test_a_dry_run_of_a_resume_lists_the_cells_and_writes_nothing(finished, tmp_
     assert CELLS[1] in result.output
     assert CELLS[0] not in result.output
     assert "1 cell left, 1 finished; nothing was run." in result.output
+    assert "placement  nodes: the run began so" in result.output
     assert {file: file.stat().st_mtime_ns for file in sorted(run.rglob("*"))} == before
 
 
