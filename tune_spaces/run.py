@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import ray
 from ray import tune
 from ray.tune.search import Searcher
 
@@ -38,9 +40,14 @@ from driftlab.tune_spaces.sharing import Sharing, start_shelf
 if TYPE_CHECKING:  # Optuna, which the processes of trials do without
     from driftlab.platform.tune.session import TuneSession
 
+log = logging.getLogger(__name__)
+
 OUTCOME = "outcome"  # where a result holds everything that the ledger takes
 ATTEMPTS = 3  # at a trial whose process is killed
 LOST = f"its process ended {ATTEMPTS} times: it was killed, memory was short, or a library crashed"
+RAYS_NAMES = {"cpu": "CPU", "gpu": "GPU"}
+GIB = 2**30
+SHORTAGE_S = 60.0  # without a running trial, before a warning; a trial's process starts within 10 s
 REDUCTION = 4  # ASHA keeps 1 of REDUCTION trials at each rung
 FIRST_RUNG = 1 / REDUCTION**2  # of the session; the next one is a quarter of it
 QUIET = {
@@ -99,8 +106,9 @@ def _fit(
     document = session.document
     sources = sources_of(experiment_of(document.experiment, document.defaults(), document.seeds))
     trainable = tune.with_parameters(TrialTrainable, experiment=document.experiment, sources=sources, shelf=shelf)
+    required = trial_resources(document.experiment, cluster, workers)
     tune.Tuner(
-        tune.with_resources(trainable, trial_resources(document.experiment, cluster, workers)),
+        tune.with_resources(trainable, required),
         tune_config=tune.TuneConfig(
             search_alg=SessionSearcher(session, on_end),
             scheduler=_scheduler(session),
@@ -112,7 +120,7 @@ def _fit(
             name="search",
             storage_path=str(_storage(session, cluster, callbacks)),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # a trial is short, and its row is kept
-            callbacks=list(callbacks),
+            callbacks=[ShortageWarning(required), *callbacks],
             verbose=0,
         ),
     ).fit()
@@ -155,6 +163,37 @@ def _scheduler(session: TuneSession) -> tune.schedulers.TrialScheduler | None:
         max_t=length_s,
         grace_period=length_s * FIRST_RUNG,
         reduction_factor=REDUCTION,
+    )
+
+
+class ShortageWarning(tune.Callback):
+    """Warn once if no trial runs for a time: a cluster where no computer has room for one may never grow."""
+
+    def __init__(self, required: Mapping[str, float], after_s: float = SHORTAGE_S) -> None:
+        self._required = {RAYS_NAMES.get(name, name): amount for name, amount in required.items()}
+        self._after_s = after_s
+        self._idle_since_s, self._warned = time.monotonic(), False
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Check whether a trial runs; Tune calls this several times a second."""
+        now_s = time.monotonic()
+        if any(trial.status == trial.RUNNING for trial in trials):
+            self._idle_since_s = now_s
+        elif not self._warned and now_s - self._idle_since_s > self._after_s:
+            self._warned, free = True, ray.available_resources()
+            log.warning(
+                "No trial has run for %.0f s. A trial requires %s on one computer, and free in the whole cluster are "
+                "%s. The search waits; add a computer, or end it with Ctrl-C and resume it later.",
+                self._after_s,
+                _amounts(self._required),
+                _amounts({name: free.get(name, 0.0) for name in self._required}),
+            )
+
+
+def _amounts(resources: Mapping[str, float]) -> str:
+    return ", ".join(
+        f"{amount / GIB:.1f} GiB of memory" if name == "memory" else f"{amount:g} {name}"
+        for name, amount in resources.items()
     )
 
 
