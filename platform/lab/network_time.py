@@ -32,6 +32,13 @@ COUNTED = {  # layers with weights, parameters, then bytes and multiply-accumula
     "tiny_mobile_detector": (23, 24374, 796, 1646),
     "deeplabv3_mobilenet_v2": (55, 2109960, 1802, 9925),
     "resnet18": (21, 11180616, 598, 36148),
+    "resnet18_cbam": (61, 11317692, 543, 36380),
+    "resnet56": (58, 855770, 6304, 122801),
+    "resnext29_2x64d": (32, 9222564, 32000, 1378084),
+    "staged": (20, 329076, 1792, 35254),
+    "vgg16_cifar": (14, 14770212, 3240, 305906),
+    "wrn_28_10": (29, 36536884, 19328, 5120494),
+    "mobilenet_v2": (53, 2351972, 1557, 6094),
 }
 MEASURED = {"deeplabv3_mobilenet_v2": (0.59, 0.23)}  # training and inference over the times from its counts
 LARGEST_PX = 128 * 128  # larger images are counted at this size: operations grow with the area

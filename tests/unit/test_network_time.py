@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from driftlab.platform.lab.network_time import reference, time_of
+from driftlab.platform.lab.network_time import COUNTED, reference, time_of
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.training.artifacts import Recipe
 
 MEASURED = [  # milliseconds of processor time on the reference host: of a training step, and of inference on an image
@@ -36,3 +38,15 @@ def test_large_images_are_counted_by_their_area():
     small, large = (time_of(Recipe(network="tiny", height=side, width=side)) for side in (128, 512))
     assert large.image_s == pytest.approx(16 * small.image_s, rel=0.01)
     assert large.step_s == small.step_s
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", COUNTED)
+def test_recorded_counts_are_those_of_the_network(network):
+    """They spare a dry run torch, and hold within 6 % for any number of classes and pixels."""
+    side = 64 if "deeplab" in network else 32
+    cost = count_cost(build(network, 10, seed=0, size=(side, side)), side, side)
+    layers, *recorded = COUNTED[network]
+    assert sum(1 for layer in cost.layers if layer.macs) == layers
+    counted = (cost.parameters, cost.activation_bytes / side**2, cost.macs / side**2)
+    assert counted == pytest.approx(recorded, rel=0.06)
