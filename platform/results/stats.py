@@ -143,8 +143,18 @@ def pairs(rows: pd.DataFrame, ours: object, theirs: object, of: str, by: Sequenc
 
     The column `side` assigns rows to the two sides. Without a common place there are no rows.
     """
-    measured = rows.dropna(subset=[of]).astype({of: float})
-    left, right = (measured[measured[side] == name].groupby(list(by))[of].mean() for name in (ours, theirs))
+    return pair_of(sides(rows, of, by, side), ours, theirs)
+
+
+def sides(rows: pd.DataFrame, of: str, by: Sequence[str], side: str) -> pd.Series:
+    """Average a column by side, place and seed, for several calls of `pair_of`."""
+    return rows.dropna(subset=[of]).astype({of: float}).groupby([side, *by])[of].mean()
+
+
+def pair_of(means: pd.Series, ours: object, theirs: object) -> pd.DataFrame:
+    """List the means of two sides as `ours` and `theirs`, where both were measured."""
+    names = means.index.levels[0]
+    left, right = (means.xs(name) if name in names else means.iloc[:0].droplevel(0) for name in (ours, theirs))
     return left.to_frame("ours").join(right.rename("theirs"), how="inner")
 
 

@@ -249,8 +249,8 @@ def tuned_run(parts):
         spec = {"tuned": parts, "systems": [{"name": "small", "base": "no_custom", "adaptation": {"name": "frozen"}}]}  # noqa: RUF012
 
         @staticmethod
-        def frame(name):
-            return pd.DataFrame({"system": ["tent", "onda", "small"], "bound": [None, None, None]})
+        def frame(name, cells=None):
+            return pd.DataFrame({"cell": list("abc"), "system": ["tent", "onda", "small"], "bound": [None, None, None]})
 
     return TunedRun()
 

@@ -134,9 +134,13 @@ def _has(of: Mapping[str, Slot], key: str, value: Any) -> bool:
 
 def pairs(tables: Tables, ours: str, theirs: str, column: str) -> pd.DataFrame:
     """List `ours` and `theirs` by place and seed, wherever both systems were measured."""
+    return stats.pair_of(tables.once(_means_of_systems, column), ours, theirs)
+
+
+def _means_of_systems(tables: Tables, column: str) -> pd.Series:
     rows = tables.once(rows_with, column)
     places = [place for place in stats.PLACES if place in rows.columns]
-    return stats.pairs(rows, ours, theirs, column_of(column)[1], [*places, "seed"], "system")
+    return stats.sides(rows, column_of(column)[1], [*places, "seed"], "system")
 
 
 def rows_with(tables: Tables, column: str) -> pd.DataFrame:

@@ -30,19 +30,18 @@ def differences(a: Run | str | Path, b: Run | str | Path) -> list[str]:
     """
     left, right = (run if isinstance(run, Run) else open_run(run) for run in (a, b))
     lines = list(spec_differences(*_comparable(left.spec, right.spec)))
-    cells = [set(run.table("runs")["cell"].to_pylist()) for run in (left, right)]
+    cells = [set(run.cells()) for run in (left, right)]
     lines += [f"cell '{cell}': only in {left.path}" for cell in sorted(cells[0] - cells[1])]
     lines += [f"cell '{cell}': only in {right.path}" for cell in sorted(cells[1] - cells[0])]
     for name in TABLES:
         if name == "systems":
             continue  # the spec has the same settings, without defaults that only one version has
-        tables = [run.table(name) for run in (left, right)]
         both = (left.columns(name) & right.columns(name)) - host_columns(name)
         if not both:
             continue  # a table that the version of one run did not have
-        tables = [table.select([column for column in TABLES[name].names if column in both]) for table in tables]
+        columns = [column for column in TABLES[name].names if column in both]
         for cell in sorted(cells[0] & cells[1]):
-            ours, theirs = (table.filter(pc.equal(table["cell"], cell)) for table in tables)
+            ours, theirs = (run.table(name, [cell]).select(columns) for run in (left, right))
             lines += [f"table '{name}', cell '{cell}', {line}" for line in table_differences(ours, theirs)]
     return lines
 

@@ -118,10 +118,11 @@ def read_file(file: Path, table: str, only: Sequence[str] = ()) -> pa.Table:
         found, schema = parquet.schema_arrow, TABLES[table]
         _check(found, table, file)
         schema = pa.schema([schema.field(name) for name in only]) if only else schema
-        content = parquet.read([name for name in schema.names if name in found.names])
-    columns = [
-        content[field.name] if field.name in found.names else pa.nulls(len(content), field.type) for field in schema
-    ]
+        if parquet.metadata.num_rows == 0:  # most tables of most cells; it takes a fifth of the time
+            return schema.empty_table()
+        present = set(found.names)
+        content = parquet.read([name for name in schema.names if name in present])
+    columns = [content[field.name] if field.name in present else pa.nulls(len(content), field.type) for field in schema]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
@@ -148,12 +149,13 @@ def _check(found: pa.Schema, table: str, file: Path) -> None:
         or (found.metadata or {}).get(b"driftlab.table") != table.encode()
     ):
         raise pa.ArrowInvalid(f"schema version {version or 'unknown'}, this is {SCHEMA_VERSION}, or no '{table}' table")
+    if found.equals(TABLES[table]):  # the usual case, which the comparison of fields would take longer to find
+        return
+    present = set(found.names)
     wrong = [
-        field.name
-        for field in TABLES[table]
-        if field.name in found.names and found.field(field.name).type != field.type
+        field.name for field in TABLES[table] if field.name in present and found.field(field.name).type != field.type
     ]
-    missing = [field.name for field in TABLES[table] if not field.nullable and field.name not in found.names]
+    missing = [field.name for field in TABLES[table] if not field.nullable and field.name not in present]
     if missing:
         raise pa.ArrowInvalid(f"column '{missing[0]}' is missing, which a '{table}' table always has")
     if wrong:
