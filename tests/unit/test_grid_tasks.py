@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import results_factory as factory
 
 from driftlab.errors import RequestError
 from driftlab.platform.lab.read import parse
@@ -99,8 +100,9 @@ def test_systems_update_track_and_score(made):
 
 
 @pytest.mark.slow
-def test_a_report_is_drawn(made):
+def test_a_report_is_drawn(made, monkeypatch):
     task, found = made
+    factory.judge_few_claims(monkeypatch)
     page = write_report(found.path).read_text(encoding="utf-8")
     measure = {"classification": "accuracy", "detection": "F1"}[task]
     assert (

@@ -177,7 +177,16 @@ def test_the_tables_with_rows_are_known(whole: Path):
     assert [name for name in TABLES if len(run.table(name))] == list(FILLED)
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write reports without pictures, and with few claims: a part that fails is a line, whatever table is missing."""
+    factory.judge_few_claims(monkeypatch)
+    monkeypatch.setattr(page, "panel", lambda *_: "<svg></svg>")
+    monkeypatch.setattr(page, "make_clip", lambda *_: None)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     "name, damage",
     [*((name, "missing") for name in TABLES), *((name, "empty") for name in FILLED), ("frames", "unreadable")],

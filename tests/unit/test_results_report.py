@@ -58,6 +58,11 @@ def page(folder, composed):
         return write_report(folder).read_text(encoding="utf-8")
 
 
+@pytest.fixture
+def few_claims(monkeypatch):
+    factory.judge_few_claims(monkeypatch)
+
+
 @pytest.fixture(scope="module")
 def clip(page, composed):
     return composed[0].clip
@@ -148,6 +153,7 @@ def test_the_page_shows_words_bounds_failures_and_the_command(page, folder):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_claims")
 def test_text_from_the_tables_is_never_markup(tmp_path):
     run = factory.make_run(tmp_path, systems=("no_custom",), workloads=("<b>w</b>",), seeds=(0,), snapshots=False)
     Recorder(str(run)).write(
@@ -160,6 +166,7 @@ def test_text_from_the_tables_is_never_markup(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_claims")
 def test_figures_stand_on_the_page_and_their_numbers_in_the_text_too(tmp_path):
     run = factory.make_run(tmp_path, systems=("no_custom", "one_time", "ams"), seeds=(0, 1), snapshots=False)
     read = Reader(write_report(run).read_text(encoding="utf-8"))
@@ -196,6 +203,7 @@ def test_claims_that_a_run_cannot_tell_are_folded_away(page, folder):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_claims")
 def test_a_run_without_cells_or_without_truth_still_has_a_page(tmp_path):
     empty = factory.make_run(tmp_path / "empty", systems=())
     assert "No cell of this run is complete yet." in write_report(empty).read_text(encoding="utf-8")
@@ -322,6 +330,7 @@ def test_a_score_has_the_name_of_the_student_s_task(students, named):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_claims")
 def test_a_report_of_another_task_names_its_measure_and_no_street_classes(tmp_path, page, composed):
     run = factory.make_run(tmp_path, systems=(), seeds=(0,))
     rows = factory.rows("no_custom", "signs/town", 0, 20.0, 2.0, True)
@@ -379,6 +388,7 @@ def test_the_scores_below_a_clip_are_those_of_its_stream(folder, clip):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_claims")
 def test_a_clip_names_its_tiles_and_moments_have_three_digits(tmp_path, page, clip):
     assert f"frame, truth, and predictions of {clip.tiles[2]} and no_custom, one colour" in page
     run = factory.make_run(tmp_path, systems=(), seeds=(0,))
@@ -391,6 +401,7 @@ def test_a_clip_names_its_tiles_and_moments_have_three_digits(tmp_path, page, cl
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_claims")
 def test_one_moment_makes_no_clip_and_unknown_colours_have_no_names(tmp_path):
     run = factory.make_run(tmp_path, systems=(), seeds=(0,))
     rows = factory.rows("no_custom", "w", 0, 20.0, 2.0, True)
