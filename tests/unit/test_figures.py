@@ -56,8 +56,8 @@ def asked(name: str) -> Experiment:
 
 
 def fewer(experiment: Experiment) -> Experiment:
-    """Keep about eight systems, spread over its list, two workloads and two fleets."""
-    step = -(-len(experiment.systems) // 8)
+    """Keep about five systems, spread over its list, two workloads and two fleets."""
+    step = -(-len(experiment.systems) // 5)
     return experiment.model_copy(
         update={
             "systems": experiment.systems[::step],

@@ -9,6 +9,7 @@ from pathlib import Path
 import documents_factory as documents
 import pyarrow.parquet as pq
 import pytest
+import results_factory as results
 import yaml
 from typer.testing import CliRunner
 
@@ -82,7 +83,8 @@ def test_an_edited_spec_is_refused_and_reported(run, changes, named):
 
 
 @pytest.mark.slow
-def test_the_report_of_an_edited_spec_warns(run):
+def test_the_report_of_an_edited_spec_warns(run, monkeypatch):
+    results.judge_few_claims(monkeypatch)
     edit(run, window_s=4.0)
     result = CliRunner().invoke(front.build_app(), ["report", str(run)])
     assert (result.exit_code, "spec.yaml was edited after the cells ran" in result.stderr) == (0, True)
@@ -160,7 +162,8 @@ def test_exchanged_files_cause_a_warning(run, kind):
 
 
 @pytest.mark.slow
-def test_a_report_warns_of_files_that_were_exchanged(run):
+def test_a_report_warns_of_files_that_were_exchanged(run, monkeypatch):
+    results.judge_few_claims(monkeypatch)
     damage_by("other rows", run)
     assert "changed after they were written" in (lab_report(run))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import results_factory as results
 import yaml
 from typer.testing import CliRunner
 
@@ -283,7 +284,8 @@ class TestRuns:
         assert set(messages["app"]) == {"scene", "cars"}
 
     @pytest.mark.slow
-    def test_a_device_without_applications_has_empty_tables(self, tmp_path):
+    def test_a_device_without_applications_has_empty_tables(self, tmp_path, monkeypatch):
+        results.judge_few_claims(monkeypatch)
         document = several(
             churn={"min_apps": 0, "arrival_prob": 0, "departure_prob": 1}, run_networks=True, duration_s=5
         )

@@ -24,6 +24,7 @@ from driftlab.platform.results.figures.searches import SEARCH_FIGURES, compared,
 from driftlab.platform.results.relations.comparison import compare
 from driftlab.platform.results.relations.searches import importance, open_search
 from driftlab.platform.results.relations.tuned import how_chosen, origins, unequal_budgets
+from driftlab.platform.results.report import page as pages
 from driftlab.platform.results.report.page import compose, write_report
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import Tables, open_run
@@ -129,7 +130,8 @@ def test_the_curve_over_compute_counts_all_trials_until_then(shorter):
 
 
 @pytest.mark.slow
-def test_searches_that_nothing_relates_are_refused(folder, tmp_path):
+def test_searches_that_nothing_relates_are_refused(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "compose_search", lambda run: None)
     energy = factory.make_search(tmp_path / "energy", trials=2, objectives={"energy_j": "min"})
     with pytest.raises(RequestError, match=r"objectives of these searches differ: score \(max\) and energy_j \(min\)"):
         write_report(folder, energy)
@@ -201,7 +203,8 @@ def test_a_run_uses_the_settings_of_a_search_for_its_system_only(best, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_run_names_the_source_of_its_settings_and_warns_of_unequal_budgets(best, tmp_path):
+def test_a_run_names_the_source_of_its_settings_and_warns_of_unequal_budgets(best, tmp_path, monkeypatch):
+    results.judge_few_claims(monkeypatch)
     spec = parse(EXPERIMENT, tuned=[read_tuned(best)]).model_dump(mode="json")
     ran = open_run(run(spec, out=tmp_path / "run").directory)
     rows = ran.frame("runs").set_index("system")["tuned"]
