@@ -32,7 +32,14 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Run:
     (folder / "in_turn.py").write_text(IN_TURN)
     document = {
         "name": "composed",
-        "systems": [{"name": "ams+nested", "scaling": SCALING, "scheduling": f"{folder / 'in_turn.py'}:InTurn"}],
+        "systems": [
+            {
+                "name": "ams+nested",
+                "adaptation": {"name": "distill", "iterations": 10},
+                "scaling": SCALING,
+                "scheduling": f"{folder / 'in_turn.py'}:InTurn",
+            }
+        ],
         "bounds": False,
         "snapshots": 0,
         "window_s": 5,

@@ -318,10 +318,16 @@ def test_a_wrong_token_is_refused_before_the_wait_is_announced(tmp_path, capsys)
             assert "a minute or more" not in result.output
 
 
+@pytest.fixture(scope="module")
+def foreign_port():
+    with foreign_server() as port:
+        yield port
+
+
 @pytest.mark.parametrize("number", range(len(REPLIES)))
-def test_a_foreign_server_gives_one_message(number):
-    with foreign_server() as port, pytest.raises(DriftlabError) as caught:
-        Agent(join(f"http://127.0.0.1:{port}", token_of(number), parse_session_request(ASKED)))
+def test_a_foreign_server_gives_one_message(foreign_port, number):
+    with pytest.raises(DriftlabError) as caught:
+        Agent(join(f"http://127.0.0.1:{foreign_port}", token_of(number), parse_session_request(ASKED)))
     assert len(str(caught.value)) < 1000
 
 

@@ -39,7 +39,9 @@ def upload(folder, number, seed):
 
 
 def asked(seed, network="half"):
-    return parse_session_request({**ASKED, "seed": seed, "student": {**ASKED["student"], "network": network}})
+    system = {**ASKED["system"], "adaptation": {"name": "distill", "iterations": 15}}
+    student = {**ASKED["student"], "network": network}
+    return parse_session_request({**ASKED, "system": system, "seed": seed, "student": student})
 
 
 def run_round(worker, folder, requests, number):

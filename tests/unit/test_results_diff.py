@@ -17,11 +17,15 @@ from driftlab.platform.results.tables.run_pair import compare_figures
 CELL = "one_time/w/two-phones/seed-0"
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made") / "run"
+    return factory.make_run(folder, systems=("no_custom", "one_time"), workloads=("w",), seeds=(0,))
+
+
 @pytest.fixture
-def pair(tmp_path):
-    first = factory.make_run(tmp_path / "a", systems=("no_custom", "one_time"), workloads=("w",), seeds=(0,))
-    shutil.copytree(first, tmp_path / "b")
-    return first, tmp_path / "b"
+def pair(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "a"), shutil.copytree(made, tmp_path / "b")
 
 
 def rewrite(folder, change):

@@ -153,17 +153,18 @@ def test_an_interruption_at_any_file_leaves_a_folder_that_opens(tmp_path, monkey
     class ProcessKilled(BaseException):
         pass
 
+    whole = factory.make_run(tmp_path / "whole", systems=("one_time",), workloads=("w",), seeds=(0,), duration_s=20.0)
+    before = open_run(whole).table("frames")
     for survive in range(len(schema.TABLES)):
-        folder = factory.make_run(tmp_path / str(survive), systems=("one_time",), workloads=("w",), seeds=(0,))
-        before = open_run(folder).table("frames")
+        folder = Path(shutil.copytree(whole, tmp_path / str(survive)))
         written = []
 
-        def stop(table, sink, written=written, survive=survive, whole=module.pq.write_table, **options):
+        def stop(table, sink, written=written, survive=survive, write=module.pq.write_table, **options):
             if len(written) == survive:
                 Path(sink).write_bytes(b"half")
                 raise ProcessKilled
             written.append(table)
-            whole(table, sink, **options)
+            write(table, sink, **options)
 
         with monkeypatch.context() as patch:
             patch.setattr(module.pq, "write_table", stop)
@@ -176,7 +177,7 @@ def test_an_interruption_at_any_file_leaves_a_folder_that_opens(tmp_path, monkey
         assert len(open_run(folder).table("frames")) == 0
         assert factory.finished_cells(str(folder)) == set()
         recorder = Recorder(str(folder))
-        recorder.write("one_time/w/two-phones/seed-0", factory.rows("one_time", "w", 0, 120.0, 2.0, True))
+        recorder.write("one_time/w/two-phones/seed-0", factory.rows("one_time", "w", 0, 20.0, 2.0, True))
         assert open_run(folder).table("frames").equals(before)
         assert factory.finished_cells(str(folder)) == {"one_time/w/two-phones/seed-0"}
 

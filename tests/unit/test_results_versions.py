@@ -50,9 +50,15 @@ def test_a_run_is_reported_without_importing_a_member(run):
 # --- tables that change
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made") / "run"
+    return factory.make_run(folder, systems=("no_custom", "one_time"), workloads=("w",), seeds=(0,))
+
+
 @pytest.fixture
-def run(tmp_path):
-    return factory.make_run(tmp_path / "run", systems=("no_custom", "one_time"), workloads=("w",), seeds=(0,))
+def run(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "run")
 
 
 def rewrite(run, table, change, version=None):

@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,13 @@ def decisions(given: SchedulerInput, alpha: float) -> Iterator[tuple[str, Schedu
         yield objective, member, member.allocate(replace(given, state=first.state))
 
 
+@cache
+def drawn_decisions(seed: int, share: float) -> tuple[SchedulerInput, float, list[tuple[str, Scheduling, Allocation]]]:
+    """Return a drawn input, its alpha, and all decisions."""
+    given, alpha = factory.window(factory.demands(seed), share), ALPHAS[seed % 4]
+    return given, alpha, list(decisions(given, alpha))
+
+
 def total(given: SchedulerInput, allocation) -> float:
     return sum(costs(given, allocation))
 
@@ -125,9 +133,9 @@ class TestCostMinimisers:
     @pytest.mark.parametrize("share", SHARES)
     def test_no_other_network_that_fits_is_cheaper(self, share):
         for seed in range(12):
-            given, alpha = factory.window(factory.demands(seed), share), ALPHAS[seed % 4]
+            given, alpha, found = drawn_decisions(seed, share)
             table, apps = choices(given, alpha), np.arange(len(given.demands))
-            for _, member, allocation in decisions(given, alpha):
+            for _, member, allocation in found:
                 units = np.round(100 * np.array(factory.shares(allocation))).astype(int)
                 held = table.memory_bytes[apps, factory.variants(allocation)]
                 fits = table.memory_bytes <= (held + given.memory_bytes - held.sum())[:, None]
@@ -138,10 +146,8 @@ class TestCostMinimisers:
     @pytest.mark.parametrize("share", SHARES)
     def test_no_schedule_is_cheaper_than_the_exact_one(self, share):
         for seed in range(16):
-            given, alpha = factory.window(factory.demands(seed), share), ALPHAS[seed % 4]
-            found = [
-                (objective, costs(given, allocation, alpha)) for objective, _, allocation in decisions(given, alpha)
-            ]
+            given, alpha, decided = drawn_decisions(seed, share)
+            found = [(objective, costs(given, allocation, alpha)) for objective, _, allocation in decided]
             best = {objective: join(found[i][1]) for i, (objective, join) in enumerate(OBJECTIVES.items())}
             for _, each in found:
                 assert all(join(each) >= best[objective] - 1e-7 for objective, join in OBJECTIVES.items())

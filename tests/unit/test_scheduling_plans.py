@@ -123,8 +123,9 @@ class TestExact:
             machines = [replace(whole, cost=whole.cost[:, :, : units + 1]) for units in (30, 70)]
             fewer = tabulate(given[:-1], int(whole.limit_bytes), alpha, 100)
             more_memory = replace(whole, limit_bytes=1.1 * whole.limit_bytes)
-            for bounds in ([*grids, whole], [*machines, whole], [whole, more_memory], [whole, fewer]):
-                found = [least(each) for each in bounds]
+            of_whole = least(whole)
+            rising = [*map(least, grids), of_whole], [*map(least, machines), of_whole]
+            for found in (*rising, [of_whole, least(more_memory)], [of_whole, least(fewer)]):
                 assert all(after <= before + 1e-7 for before, after in itertools.pairwise(found))
 
     def test_no_potentially_optimal_option_is_excluded(self):

@@ -75,7 +75,7 @@ def test_a_failed_trial_has_a_row_with_its_reason_and_the_search_continues(tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("searcher", [name for name in SAMPLERS if name != "cmaes"])
 def test_a_search_that_is_killed_again_and_again_has_the_same_trials(tmp_path, searcher):
-    document = factory.document(searcher=searcher, trials=14)
+    document = factory.document(searcher=searcher, trials=12)
     whole = run_whole(tmp_path / "whole", document)
     cuts = 0
     with begin_search(document, tmp_path / "cut") as session:
