@@ -36,16 +36,26 @@ from driftlab.platform.results.tables.read import open_run, read_info
 from driftlab.platform.results.tables.schema import TABLES
 from driftlab.serve_apps.tokens import enrolment_of
 
-FPS = 4
-OUTAGE_S = (3.0, 5.0)  # stream times between which the server is stopped
+FPS, DURATION_S = 4, 9
+STREAMED = {
+    **ASKED,
+    "system": {
+        "name": "ams",
+        "streaming": {"name": "ams", "interval_s": 1.0},
+        "adaptation": {"name": "distill", "iterations": 15},
+    },
+    "workload": {**ASKED["workload"], "duration_s": DURATION_S},
+}
+OUTAGE_S = (2.0, 4.0)  # stream times between which the server is stopped
+REPORT_S = 2.5  # between two reports; the newest one comes at three times this time
 
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory):
-    """Run a stream of 12 s during which the server is stopped and restarted from its folder."""
+    """Run a stream during which the server is stopped and restarted from its folder."""
     folder = tmp_path_factory.mktemp("field")
     with served(folder / "served") as server:
-        agent = Agent(join(server.url, TOKEN, parse_session_request(ASKED)))
+        agent = Agent(join(server.url, TOKEN, parse_session_request(STREAMED)))
 
         def outage():
             time.sleep(OUTAGE_S[0])
@@ -57,7 +67,7 @@ def played(tmp_path_factory):
         with create_run(agent.cell.experiment, folder / "run") as directory:
             agent.begin(directory)
             thread.start()
-            agent.run()
+            agent.run(every_s=REPORT_S)
             write_run(agent, directory)
         thread.join()
         client, path = server.client(), f"/sessions/{agent.ticket.id}"
@@ -68,7 +78,7 @@ def played(tmp_path_factory):
 @pytest.mark.slow
 def test_a_device_predicts_frames_during_an_outage(played):
     frames = played[0].frame("frames")
-    assert frames["frame"].tolist() == list(range(12 * FPS))
+    assert frames["frame"].tolist() == list(range(DURATION_S * FPS))
     outage = frames[frames["time_s"].between(*OUTAGE_S)]
     assert len(outage) == (OUTAGE_S[1] - OUTAGE_S[0]) * FPS + 1
     assert outage["processed"].sum() >= 3  # of nine; the server's threads and other tests delay frames here
@@ -117,7 +127,7 @@ def test_a_resumed_session_continues_its_versions(played):
 def test_the_server_has_the_newest_report_of_the_device(played):
     run, _, status = played
     device, frames = status["device"], run.frame("frames")
-    assert device["time_s"] == pytest.approx(10.0, abs=1.5)
+    assert device["time_s"] == pytest.approx(3 * REPORT_S, abs=1.5)
     assert device["fps"] == pytest.approx(FPS, rel=0.3)
     assert 0 < device["latency_ms"] < 1000
     recent = frames[frames["time_s"].between(device["time_s"] - 5.5, device["time_s"])]["score_live"]
@@ -201,7 +211,7 @@ def test_a_camera_keeps_its_address_from_the_server(tmp_path):
 def test_a_resumed_device_runs_its_newest_network_during_an_outage(tmp_path, monkeypatch):
     monkeypatch.setattr(CachedNetwork, "is_long", True)  # every update is replaced by one with all weights
     with served(tmp_path / "served") as server:
-        first = Agent(join(server.url, TOKEN, parse_session_request(ASKED)))
+        first = Agent(join(server.url, TOKEN, parse_session_request(STREAMED)))
         first.begin(tmp_path)
         thread = threading.Thread(target=first.run, daemon=True)
         thread.start()
@@ -229,7 +239,7 @@ def test_a_resumed_device_runs_its_newest_network_during_an_outage(tmp_path, mon
     chunks = second.cell.runner.ledger.rows["frames"]
     assert chunks[kept]["version"][0] >= before
     numbers = np.concatenate([chunk["frame"] for chunk in chunks])
-    assert numbers[-1] == 12 * FPS - 1
+    assert numbers[-1] == DURATION_S * FPS - 1
     assert np.concatenate([chunk["time_s"] for chunk in chunks]) == pytest.approx(numbers / FPS)
 
 
