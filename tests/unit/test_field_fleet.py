@@ -30,7 +30,13 @@ def server(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_fleet_runs_its_devices_in_parallel(server, tmp_path):
-    system = {"name": "quick", "base": "ams", "streaming": {"name": "ams", "interval_s": 1.0}}
+    few_steps = {"name": "distill", "iterations": 10}
+    system = {
+        "name": "quick",
+        "base": "ams",
+        "streaming": {"name": "ams", "interval_s": 1.0},
+        "adaptation": few_steps,
+    }
     short = {**ASKED["workload"], "duration_s": 3}
     asked = [parse_session_request({**ASKED, "system": system, "workload": short, "seed": seed}) for seed in range(2)]
     report = Fleet(server.url, TOKEN, asked, tmp_path / "fleet").run(spread_s=0.5)

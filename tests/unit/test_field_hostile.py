@@ -6,11 +6,12 @@ import json
 import random
 from functools import partial
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 from served_factory import TOKEN, served
 
-from benchmarks.field.hostile import MODES, Hostile, drawn_mode, play
+from benchmarks.field.hostile import ASKED, MODES, Hostile, drawn_mode, play
 from driftlab.cli.field import _run_device
 from driftlab.errors import RunError
 from driftlab.platform.field import tables
@@ -30,7 +31,9 @@ QUICK = (
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
-    with served(tmp_path_factory.mktemp("served")) as honest, Hostile(honest.port, TOKEN).running() as server:
+    few_steps = mock.patch.dict(ASKED["system"], adaptation={"name": "distill", "iterations": 10})
+    place = tmp_path_factory.mktemp("served")
+    with few_steps, served(place) as honest, Hostile(honest.port, TOKEN).running() as server:
         yield server
 
 

@@ -98,7 +98,7 @@ def test_a_backend_is_opened_and_used_in_batch_and_that_ends_with_the_run(tmp_pa
         found.append(os.sched_getscheduler(0))
         return InlineBackend()
 
-    small = ["systems=[no_custom]", "bounds=false", "workloads.0.duration_s=2", "student.network=half", "student.pretrain_steps=2"]
+    small = ["systems=[no_custom]", "bounds=false", "workloads.0.duration_s=2", "student.pretrain_steps=2"]
     assert lab.run(DOCUMENT, small, out=tmp_path, open_backend=opened).failed == ()
     assert [*found, os.sched_getscheduler(0)] == [os.SCHED_BATCH, os.SCHED_OTHER]
 

@@ -15,12 +15,13 @@ from driftlab.platform.results.report.page import write_report
 from driftlab.platform.results.tables.read import open_run
 
 STREAM = {"duration_s": 12, "fps": 2, "height": 32, "width": 48}
+FEW_STEPS = {"name": "distill", "batch": 2, "iterations": 20}
 DOCUMENT: dict[str, Any] = {
     "name": "tiny",
     "systems": [
         "no_custom",
         {"name": "one_time", "streaming": {"name": "one_time", "sample_s": 4, "iterations": 10}},
-        {"name": "ams", "streaming": {"name": "ams", "interval_s": 4}, "adaptation": {"name": "distill", "batch": 2}},
+        {"name": "ams", "streaming": {"name": "ams", "interval_s": 4}, "adaptation": FEW_STEPS},
         "remote_tracking",
         {"name": "just_in_time", "adaptation": {"name": "distill", "batch": 2}},
     ],

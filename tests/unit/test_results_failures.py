@@ -81,6 +81,7 @@ def test_a_run_whose_member_always_failed_says_so_and_exits_with_code_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
+    factory.judge_few_claims(monkeypatch)
     (tmp_path / "broken.py").write_text(BROKEN)
     (tmp_path / "run.yaml").write_text(RUN)
     done = CliRunner().invoke(build_app(), ["run", "run.yaml", "--backend", "inline", "--out", "run"])

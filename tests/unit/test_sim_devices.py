@@ -330,7 +330,8 @@ class TestRuns:
         assert whole["student"] == "tiny"
 
     @pytest.mark.slow
-    def test_a_device_too_small_for_its_application_is_reported_on_terminal_and_page(self, tmp_path):
+    def test_a_device_too_small_for_its_application_is_reported_on_terminal_and_page(self, tmp_path, monkeypatch):
+        results.judge_few_claims(monkeypatch)
         document = several(apps=[]) | {"fleets": [{"name": "tiny", "devices": [{"memory_bytes": 1000}]}]}
         document["systems"] = [{"name": "shared", "base": "no_custom", "scheduling": "nestdnn"}]
         (tmp_path / "asked.yaml").write_text(yaml.safe_dump(document))
