@@ -49,10 +49,10 @@ def digests(directory: Path) -> Digests:
     from driftlab.platform.results.tables.schema import TABLES, host_columns
 
     run = open_run(directory)
+    tables = {name: run.table(name) for name in TABLES}  # a run does not keep the tables that it has read
     found: Digests = {}
-    for cell in run.table("runs")["cell"].to_pylist():
-        for name in TABLES:
-            table = run.table(name)
+    for cell in tables["runs"]["cell"].to_pylist():
+        for name, table in tables.items():
             rows = table.filter(pc.equal(table["cell"], cell))
             columns = [one for one in rows.column_names if one not in host_columns(name)]
             if len(rows):
