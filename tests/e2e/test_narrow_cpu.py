@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes.util
+import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import narrow_cpu
@@ -41,17 +41,27 @@ CELLS: dict[str, dict[str, Any]] = {  # one of each family, on networks with nar
 }
 
 
-def fails(*words: str) -> str:
-    """Run the program as on a CPU without AVX-512; return its output if it failed, else an empty text."""
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Run each part as on a CPU without AVX-512; return its output if it failed, else an empty text."""
+    folder = tmp_path_factory.mktemp("narrow")
+    files = [folder / f"{family}.yaml" for family in CELLS]
+    for file in files:
+        document = {"name": file.stem, "workloads": [SIGNS], "student": RESIDUAL, "bounds": False, **CELLS[file.stem]}
+        file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    networks = [name for name in ZOO if name not in LARGE]
+    parts = [["networks", *networks], ["layers"], ["run", *map(str, files)]]
     checked = {"LD_PRELOAD": CHECKER, "MALLOC_CHECK_": "3"} if ctypes.util.find_library("c_malloc_debug") else {}
     narrow = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, narrow_cpu.__file__, *words]
+    command = [sys.executable, narrow_cpu.__file__, json.dumps(parts)]
     done = subprocess.run(command, env={**os.environ, **narrow, **checked}, capture_output=True, text=True)
-    return f"exit code {done.returncode} in {done.stdout[-200:]}\n{done.stderr[-2000:]}" if done.returncode else ""
+    assert done.returncode == 0, done.stderr
+    ended = zip(parts, map(json.loads, done.stdout.splitlines()), strict=True)
+    return {part[0]: f"exit code {code} in {output[-2000:]}" if code else "" for part, (output, code) in ended}
 
 
-def test_every_network_predicts_and_trains():
-    assert not fails("networks", *[name for name in ZOO if name not in LARGE])
+def test_every_network_predicts_and_trains(faults: dict[str, str]):
+    assert not faults["networks"]
 
 
 def test_large_networks_have_no_part_that_needs_a_safe_form():
@@ -61,13 +71,9 @@ def test_large_networks_have_no_part_that_needs_a_safe_form():
     assert [name for name, types in parts.items() if Conv1x1Strided in types] == []
 
 
-def test_parts_with_few_channels_train():
-    assert not fails("layers")
+def test_parts_with_few_channels_train(faults: dict[str, str]):
+    assert not faults["layers"]
 
 
-def test_a_cell_of_each_family_runs(tmp_path: Path):
-    files = [tmp_path / f"{family}.yaml" for family in CELLS]
-    for file in files:
-        document = {"name": file.stem, "workloads": [SIGNS], "student": RESIDUAL, "bounds": False, **CELLS[file.stem]}
-        file.write_text(yaml.safe_dump(document), encoding="utf-8")
-    assert not fails("run", *map(str, files))
+def test_a_cell_of_each_family_runs(faults: dict[str, str]):
+    assert not faults["run"]

@@ -1,16 +1,22 @@
 """Run networks with AVX2 only, in a separate program, because oneDNN reads its settings once.
 
-    python narrow_cpu.py networks NAME ...    one prediction and one training step of each, in its task
-    python narrow_cpu.py layers               the same for every operator that halves the resolution of few channels,
-                                              and for a layer that learns some of its filters
-    python narrow_cpu.py run FILE ...         whole experiments in this process
+    networks NAME ...    one prediction and one training step of each, in its task
+    layers               the same for every operator that halves the resolution of few channels,
+                         and for a layer that learns some of its filters
+    run FILE ...         whole experiments
 
-The name of each part is printed before it runs: after a crash, the last one is to blame.
+Several of them are given as a JSON list of lists of words. Each runs in a fork, so that libraries are imported once,
+and one that crashes ends no other. Its output and its exit code are printed as JSON, a line for each. The name of each
+part is written before it runs: after a crash, the last one is to blame.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+import tempfile
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -65,9 +71,7 @@ def rows() -> None:
             narrow(layer, channels)
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    what, *given = sys.argv[1:]
+def perform(what: str, *given: str) -> None:
     if what == "run":
         for file in given:
             say(file)
@@ -79,3 +83,27 @@ if __name__ == "__main__":
     else:
         operators()
         rows()
+
+
+def forked(words: list[str]) -> tuple[str, int]:
+    """Return the output and the exit code of a fork that performs one of the above."""
+    with tempfile.TemporaryFile("w+") as output:
+        if not (child := os.fork()):
+            for stream in (1, 2):
+                os.dup2(output.fileno(), stream)
+            try:
+                perform(*words)
+            except BaseException:
+                traceback.print_exc()
+                sys.stderr.flush()
+                os._exit(1)
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        output.seek(0)
+        return output.read(), code
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for words in json.loads(sys.argv[1]):
+        print(json.dumps(forked(words)), flush=True)  # noqa: T201
