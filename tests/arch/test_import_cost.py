@@ -32,6 +32,19 @@ from driftlab.platform.networks.training.artifacts import Recipe
 pretrain(Recipe("half", height=16, width=16, steps=1))
 count_cost(build("half", 8, seed=0), 16, 16)
 """
+READING = [
+    "list",
+    "show adaptation/distill",
+    *(f"run {name} --dry-run" for name in ("ams-phone", "adascale-tasks", "tta-streams")),
+]
+RUN = """
+try:
+    sys.argv[1:] = {words}
+    runpy.run_module('driftlab', run_name='__main__')
+except SystemExit as end:
+    assert not end.code, end.code
+loaded[{number}] = list(sys.modules)
+"""
 HELP = "import runpy, sys; sys.argv[1:] = ['--help']; runpy.run_module('driftlab', run_name='__main__')"
 
 
@@ -41,7 +54,11 @@ def loaded_by(code: str) -> set[str]:
     wrapped = f"try:\n    exec({code!r})\nexcept SystemExit:\n    pass\n{end}"
     done = subprocess.run([sys.executable, "-c", wrapped], capture_output=True, text=True, check=True)
     assert "Error" not in done.stderr
-    names = json.loads(done.stdout.splitlines()[-1])
+    return with_packages(json.loads(done.stdout.splitlines()[-1]))
+
+
+def with_packages(names: list[str]) -> set[str]:
+    """Add the top-level name of every module."""
     return {*names, *(name.partition(".")[0] for name in names)}
 
 
@@ -50,18 +67,21 @@ def test_commands_load_no_heavy_package(code: str):
     assert loaded_by(code) & HEAVY == set()
 
 
+@pytest.fixture(scope="module")
+def loaded_by_reading() -> dict[str, set[str]]:
+    """The modules that each reading command and those before it have loaded in one interpreter."""
+    runs = [RUN.format(words=words.split(), number=number) for number, words in enumerate(READING)]
+    code = "\n".join(["import json, runpy, sys", "loaded = {}", *runs, "print(json.dumps(loaded))"])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Error" not in done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    return {words: with_packages(found[str(number)]) for number, words in enumerate(READING)}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "words",
-    [
-        "list",
-        "show adaptation/distill",
-        *(f"run {name} --dry-run" for name in ("ams-phone", "adascale-tasks", "tta-streams")),
-    ],
-)
-def test_reading_commands_load_no_computing_package(words: str):
-    code = f"import runpy, sys; sys.argv[1:] = {words.split()}; runpy.run_module('driftlab', run_name='__main__')"
-    assert loaded_by(code) & (HEAVY - {"numpy", "pyarrow", "cv2"}) == set()
+@pytest.mark.parametrize("words", READING)
+def test_reading_commands_load_no_computing_package(words: str, loaded_by_reading: dict[str, set[str]]):
+    assert loaded_by_reading[words] & (HEAVY - {"numpy", "pyarrow", "cv2"}) == set()
 
 
 @pytest.mark.slow
