@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from driftlab.cli.app import build_app
 from driftlab.errors import RequestError
 
+SHORT_CELLS = "from driftlab.platform.lab import contract\n\ncontract.LENGTH_S, contract.POISON_S = 8.0, 4.7\n"
 MAX_LINES = 40
 MEMBERS = ("adaptation", "streaming", "scaling", "scheduling")
 
@@ -35,6 +36,7 @@ def test_new_files_are_short_and_pass_their_tests(tmp_path: Path, monkeypatch):
             assert file in printed.output
             assert len((tmp_path / file).read_text().splitlines()) <= MAX_LINES
         tests.append(files[1])
+    Path("conftest.py").write_text(SHORT_CELLS)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]  # imports the packages once
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
     assert done.returncode == 0, done.stdout
