@@ -33,14 +33,14 @@ from driftlab.platform.sim.inline import InlineBackend, InlineSession
 from driftlab.platform.sim.runner import Runner
 from driftlab.platform.sim.setting import setup_key
 
-WINDOW_S, ITERATIONS, BATCH, POOL = 10.0, 100, 4, 32
+WINDOW_S, BATCH, POOL = 10.0, 4, 32
 SAMPLED = 1 / 3  # of the stream, before `one_time` learns
 
 
 SYSTEMS: dict[str, dict[str, Any]] = {
     "one_time": {
         "name": "one_time",
-        "streaming": {"name": "one_time", "iterations": ITERATIONS, "codec": "png"},
+        "streaming": {"name": "one_time", "codec": "png"},
     },
     "tent": {
         "name": "tent",
@@ -49,11 +49,11 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 }
 
 
-def experiment(system: str, duration_s: float) -> dict[str, object]:
+def experiment(system: str, duration_s: float, iterations: int) -> dict[str, object]:
     """Return an experiment of one device that learns."""
     settings = copy.deepcopy(SYSTEMS[system])
     if system == "one_time":
-        settings["streaming"]["sample_s"] = duration_s * SAMPLED
+        settings["streaming"] |= {"sample_s": duration_s * SAMPLED, "iterations": iterations}
     return {
         "name": "loop",
         "systems": [settings],
@@ -64,7 +64,7 @@ def experiment(system: str, duration_s: float) -> dict[str, object]:
     }
 
 
-def bare_tent(stream_seed: int, duration_s: float, weights: dict[str, np.ndarray]) -> float:
+def bare_tent(stream_seed: int, duration_s: float, weights: dict[str, np.ndarray], _: int) -> float:
     """Predict frame by frame, and train on every 32 of them, without the platform."""
     stream = open_stream("streets/driving_la", seed=stream_seed, height=64, width=96, fps=4.0, duration_s=duration_s)
     model = build("tiny", 8, seed=0)
@@ -102,7 +102,7 @@ def _follow(
         norm.eval()
 
 
-def bare(stream_seed: int, duration_s: float, weights: dict[str, np.ndarray]) -> float:
+def bare(stream_seed: int, duration_s: float, weights: dict[str, np.ndarray], iterations: int) -> float:
     """Do the work of `one_time` without the platform."""
     stream = open_stream("streets/driving_la", seed=stream_seed, height=64, width=96, fps=4.0, duration_s=duration_s)
     model = build("tiny", 8, seed=0)
@@ -111,16 +111,16 @@ def bare(stream_seed: int, duration_s: float, weights: dict[str, np.ndarray]) ->
     scores: list[float] = []
     for start in np.arange(0.0, duration_s, WINDOW_S):
         if start == duration_s * SAMPLED:
-            _train(model, stream.at(np.arange(0.75, start, 1.0)))
+            _train(model, stream.at(np.arange(0.75, start, 1.0)), iterations)
         frames = stream.at(np.arange(start, start + WINDOW_S, 0.25))
         scores += miou(confusions(predict(model, frames.images), frames.labels, 8)).tolist()
     return float(np.mean(scores))
 
 
-def _train(model: torch.nn.Module, frames: object) -> None:
+def _train(model: torch.nn.Module, frames: object, iterations: int) -> None:
     optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
     rng = np.random.default_rng(0)
-    for _ in range(ITERATIONS):
+    for _ in range(iterations):
         rows = rng.integers(len(frames), size=BATCH)
         images, labels = to_input(frames.images[rows]), torch.from_numpy(frames.labels[rows]).long()
         optimiser.zero_grad()
@@ -133,22 +133,23 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--system", choices=list(SYSTEMS), action="append", help="both by default")
     parser.add_argument("--seconds", type=float, default=180.0, help="length of the stream")
-    options = options_of(parser, runs=0, seconds=30.0)
+    parser.add_argument("--iterations", type=int, default=100, help="training steps of one_time")
+    options = options_of(parser, runs=0, seconds=30.0, iterations=2)
     for system in options.system or SYSTEMS:
-        report(compare(system, options.seconds, options.runs))
+        report(compare(system, options.seconds, options.runs, options.iterations))
 
 
-def compare(system: str, seconds: float, runs: int) -> dict[str, object]:
+def compare(system: str, seconds: float, runs: int, iterations: int) -> dict[str, object]:
     """Measure both sides in turn."""
     alone = {"one_time": bare, "tent": bare_tent}[system]
-    spec = parse(experiment(system, seconds))
+    spec = parse(experiment(system, seconds, iterations))
     (cell,) = cells_of(spec)
     setting = settings_of(spec, InlineBackend(), Progress())[setup_key(cell.workload, cell.system.scaling, cell.seed)]
     weights = setting.apps["segmentation"].student.weights.reply.payload
     pairs = []
     for _ in range(runs + 1):
         begun = time.process_time()
-        alone(cell.devices[0].apps[0].stream.seed, seconds, weights)
+        alone(cell.devices[0].apps[0].stream.seed, seconds, weights, iterations)
         middle = time.process_time()
         runner = Runner(cell, setting, InlineSession())
         runner.run()

@@ -295,7 +295,7 @@ def idle_cores(seconds: float = 5.0) -> float:
     return (server_cpu_s() - cpu_s) / (time.monotonic() - began_s)
 
 
-def bare_round_s(folder: Path, rounds: int = 6) -> float:
+def bare_round_s(folder: Path, rounds: int) -> float:
     """Return the processor time of a round in this process, without a server; the first round is left out."""
     session, took_s = HostedSession(folder / "rounds", parse_session_request(session_request())), []
     for number in range(1, rounds + 2):
@@ -306,7 +306,7 @@ def bare_round_s(folder: Path, rounds: int = 6) -> float:
     return statistics.median(took_s[1:])
 
 
-def sessions(url: str, folder: Path, count: int, seconds: float) -> dict[str, Any]:
+def sessions(url: str, folder: Path, count: int, seconds: float, rounds_alone: int) -> dict[str, Any]:
     """Keep an upload waiting in each of some sessions, and count the server's rounds."""
     client, waits_s, rounds = Client(url, TOKEN), [], 0
     names = [client.ask_json("POST", "/sessions", session_request())["id"] for _ in range(count)]
@@ -342,7 +342,7 @@ def sessions(url: str, folder: Path, count: int, seconds: float) -> dict[str, An
     found = {"rounds_per_s": round(rounds / seconds, 2), "sessions_at_10_s": round(held, 1)}
     held = (CORES - idle) * INTERVAL_S / round_s
     found |= {"idle_cores": round(idle, 3), "cpu_s": round(round_s, 3), "sessions_by_cpu": round(held, 1)}
-    bare_s = bare_round_s(folder)
+    bare_s = bare_round_s(folder, rounds_alone)
     found |= {"bare_cpu_s": round(bare_s, 3), "bare_sessions_by_cpu": round(CORES * INTERVAL_S / bare_s, 1)}
     return {
         "benchmark": "serving-sessions",
@@ -390,8 +390,10 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="parts to measure")
     parser.add_argument("--sessions", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--rounds", type=int, default=6, help="of a session without a server")
     parser.add_argument("--server", choices=("serve", "uvicorn"), default="serve")
-    quick = {"requests": 2, "clients": [2], "sessions": 1, "seconds": 0.5, "server": "uvicorn", "parts": PARTS[:-1]}
+    quick = {"requests": 2, "clients": [2], "sessions": 1, "seconds": 0.5, "rounds": 1}
+    quick |= {"server": "uvicorn", "parts": PARTS[:-1]}
     options = options_of(parser, **quick)
     with tempfile.TemporaryDirectory(prefix="driftlab-bench-", ignore_cleanup_errors=True) as place:
         folder = Path(place)
@@ -406,7 +408,7 @@ def main() -> None:
             if "camera" in options.parts:
                 report(camera(url, folder, options.seconds))
             if "sessions" in options.parts:
-                report(sessions(url, folder, options.sessions, options.seconds))
+                report(sessions(url, folder, options.sessions, options.seconds, options.rounds))
 
 
 if __name__ == "__main__":
