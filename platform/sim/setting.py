@@ -154,6 +154,14 @@ class TeacherSpec:
 
 
 @dataclass(frozen=True)
+class Built:
+    """The reply about a family of networks that is ready; the process that reads it need not load torch."""
+
+    profile: tuple[Profile, ...]
+    digest: str
+
+
+@dataclass(frozen=True)
 class BuiltNetwork:
     """A built network, or the family of networks that a scaling member made of one."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.adaptation.base import Adaptation
@@ -13,21 +12,13 @@ from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.digest import digest
 from driftlab.platform.networks.strided import make_safe
 from driftlab.platform.networks.training.artifacts import FamilyRecipe, SourceSummaryRecipe, obtain_family, obtain_pack
-from driftlab.platform.scaling.base import Budget, Profile, Scaling
-from driftlab.platform.sim.setting import StudentSpec
+from driftlab.platform.scaling.base import Budget, Scaling
+from driftlab.platform.sim.setting import Built, StudentSpec
 
 if TYPE_CHECKING:
     from torch import nn
 
 BUILD_CALLS = 36  # to build a family may take as long as so many other calls of a member: it trains
-
-
-@dataclass(frozen=True)
-class Built:
-    """A family of networks is ready."""
-
-    profile: tuple[Profile, ...]
-    digest: str
 
 
 class Builder:
