@@ -13,6 +13,8 @@ if HERE not in sys.path:
     sys.path.insert(0, HERE)
 os.environ["PYTHONPATH"] = os.pathsep.join([HERE, *filter(None, [os.environ.get("PYTHONPATH")])])  # for Ray's workers
 os.environ["RAY_AUTH_MODE"] = "disabled"  # these clusters live for a minute
+# A call to a killed actor fails at the next heartbeat of the caller, for which tests would wait a second each time.
+os.environ["RAY_core_worker_internal_heartbeat_ms"] = "200"  # noqa: SIM112
 
 STORE_BYTES = 200 * 2**20
 
@@ -95,6 +97,15 @@ def no_ray(one_ray):
 
 
 @pytest.fixture
+def bare(no_ray, monkeypatch):
+    """Simulated clusters start no log monitor and no server of a dashboard: no test uses them."""
+    from ray._private.node import Node
+
+    for name in ("start_log_monitor", "start_api_server"):
+        monkeypatch.setattr(Node, name, lambda *args, **kwargs: None)
+
+
+@pytest.fixture
 def session(backend, request):
     session = backend.open(request.node.name)
     yield session
@@ -125,7 +136,7 @@ def inline_replies(inline):
 
 
 @pytest.fixture
-def growing(no_ray, tmp_path, monkeypatch):
+def growing(bare, tmp_path, monkeypatch):
     """A cluster of one computer, whose autoscaler adds up to three."""
     from cluster_fakes import growing_cluster
 

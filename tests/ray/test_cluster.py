@@ -42,7 +42,7 @@ def death(request):
 
 
 @pytest.fixture
-def two_machines(no_ray, death):
+def two_machines(bare, death):
     """A cluster of two simulated computers."""
     from ray.cluster_utils import Cluster
 
@@ -58,8 +58,9 @@ def two_machines(no_ray, death):
 @pytest.mark.parametrize("death", [FAST_DEATH], ids=["one dies"], indirect=True)
 def test_a_cluster_that_loses_a_computer_gives_the_replies_of_one_process(two_machines, inline_replies, inline, capfd):
     """Actors are on both computers, so some payloads that are still needed are lost."""
-    backend = RayBackend(ClusterConfig(address=two_machines.address, workers=2), ray_fakes.CLASSES)
+    backend = RayBackend(ClusterConfig(address=two_machines.address, workers=1), ray_fakes.CLASSES)
     built = build(backend.open("artefacts"))
+    assert len({ray.get(slot.ready) for slots in backend.pool._slots.values() for slot in slots}) == 2
 
     def lose_a_machine():
         (second,) = two_machines.worker_nodes
@@ -75,7 +76,7 @@ def test_a_cluster_that_loses_a_computer_gives_the_replies_of_one_process(two_ma
 
 
 @pytest.fixture
-def two_full_machines(no_ray):
+def two_full_machines(bare):
     """A cluster of two simulated computers with one processor each."""
     from ray.cluster_utils import Cluster
 
@@ -88,16 +89,24 @@ def two_full_machines(no_ray):
     cluster.shutdown()
 
 
+LOST = {**TINY, "workloads": [{**TINY["workloads"][0], "duration_s": 60}], "seeds": [0, 1]}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """A finished run of `LOST` in one process."""
+    return run(LOST, out=tmp_path_factory.mktemp("alone") / "run").directory
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("placement", ["cells", "nodes"])
 def test_a_computer_that_is_lost_for_good_costs_its_running_cells_only(
-    two_full_machines, placement, tmp_path, monkeypatch
+    two_full_machines, alone, placement, tmp_path, monkeypatch
 ):
     """The actors of the other computer take its nodes, as there is no place to restart its own."""
     monkeypatch.setattr(pool, "RESTART_TIMEOUT_S", 2.0)
     again, opened, before, rewind = set[str](), set[str](), set[str](), RaySession._rewind
     monkeypatch.setattr(RaySession, "_rewind", lambda self: (again.add(self._key), rewind(self))[1])
-    document = {**TINY, "workloads": [{**TINY["workloads"][0], "duration_s": 60}], "seeds": [0, 1, 2, 3]}
     ended = tmp_path / "cluster/tables/runs"
 
     def lose_a_machine():
@@ -113,9 +122,9 @@ def test_a_computer_that_is_lost_for_good_costs_its_running_cells_only(
     monkeypatch.setattr(backend, "open", lambda name: (session := start(name), opened.add(session._key))[0])
     losing = threading.Thread(target=lose_a_machine)
     losing.start()
-    done = run(document, out=tmp_path / "cluster", open_backend=lambda: backend)
+    done = run(LOST, out=tmp_path / "cluster", open_backend=lambda: backend)
     losing.join()
-    assert differences(run(document, out=tmp_path / "inline").directory, done.directory) == []
+    assert differences(alone, done.directory) == []
     cells = {key for key in again if not key.startswith("artefacts")}
     assert cells
     assert len(cells & before) <= backend.concurrency  # later ones may begin on a lost actor
@@ -209,35 +218,47 @@ ray.shutdown()
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("token", [{}, {"RAY_AUTH_TOKEN": "0" * 64}], ids=["no token", "wrong token"])
-def test_a_protected_cluster_refuses_a_run_without_its_token(no_ray, tmp_path, token):
-    """`auto` finds the cluster; without it Ray would try to connect twenty times."""
+@pytest.fixture(scope="module")
+def protected(one_ray, tmp_path_factory):
+    """The address of a cluster of another process, which has a token, and the environment of a user without it."""
+    one_ray.end()
     plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
-    plain |= {"HOME": str(tmp_path), **token}
+    plain |= {"HOME": str(tmp_path_factory.mktemp("home"))}
     folder = tempfile.TemporaryDirectory(prefix="rt", dir="/tmp", ignore_cleanup_errors=True)  # with a short path
-    theirs = [sys.executable, "-c", PROTECTED, folder.name]
-    pipe = subprocess.PIPE
+    theirs, pipe = [sys.executable, "-c", PROTECTED, folder.name], subprocess.PIPE
     with folder, subprocess.Popen(theirs, stdin=pipe, stdout=pipe, env=plain, text=True) as other:
         try:
-            address = other.stdout.readline().strip()
-            rays = [process for process in psutil.process_iter(["name"]) if process.info["name"] == "gcs_server"]
-            named = "auto" if len(rays) == 1 else address
-            ours = ["run", "quick", "--address", named, "--out", str(tmp_path / "run")]
-            refused = subprocess.run(
-                [sys.executable, "-m", "driftlab", *ours], env=plain, capture_output=True, text=True, check=False
-            )
+            yield other.stdout.readline().strip(), plain
             other.communicate("\n")
         finally:
             other.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("token", [{}, {"RAY_AUTH_TOKEN": "0" * 64}], ids=["no token", "wrong token"])
+def test_a_protected_cluster_refuses_a_run_without_its_token(no_ray, protected, tmp_path, token):
+    """`auto` finds the cluster; without it Ray would try to connect twenty times."""
+    address, plain = protected
+    rays = [process for process in psutil.process_iter(["name"]) if process.info["name"] == "gcs_server"]
+    named = "auto" if len(rays) == 1 else address
+    ours = ["run", "quick", "--address", named, "--out", str(tmp_path / "run")]
+    refused = subprocess.run(
+        [sys.executable, "-m", "driftlab", *ours], env=plain | token, capture_output=True, text=True, check=False
+    )
     assert refused.returncode == 2
     assert f"The Ray cluster at '{named}' refuses the token, or lacks one." in refused.stderr
     assert not (tmp_path / "run").exists()
 
 
+@pytest.fixture
+def on_demand(monkeypatch):
+    """A backend starts no actor before a node needs it."""
+    monkeypatch.setattr(pool.Pool, "warm", lambda self: None)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["x" * 100, "ünï x"], ids=["long", "beyond ASCII"])
-def test_ray_accepts_any_name_of_the_temporary_folder(no_ray, tmp_path, monkeypatch, inline_replies, name):
+def test_ray_accepts_any_name_of_the_temporary_folder(no_ray, on_demand, tmp_path, monkeypatch, inline_replies, name):
     place = tmp_path / name
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))
@@ -247,14 +268,14 @@ def test_ray_accepts_any_name_of_the_temporary_folder(no_ray, tmp_path, monkeypa
     try:
         assert folder.parent.parent == Path("/tmp")
         assert str(folder) in os.readlink(folder / "session_latest")
-        assert ray_fakes.program(backend.open("cell"), 3, 150) == inline_replies(3, 150)
+        assert ray_fakes.program(backend.open("cell"), 3, 150, nodes=1) == inline_replies(3, 150, nodes=1)
     finally:
         backend.close()
     assert not folder.exists()
     assert list(place.iterdir()) == []
 
 
-def test_closing_ends_all_processes_and_deletes_the_folder(no_ray):
+def test_closing_ends_all_processes_and_deletes_the_folder(no_ray, on_demand):
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     backend = RayBackend(ClusterConfig(workers=1, store_bytes=STORE_BYTES), ray_fakes.CLASSES)
     folder = backend._cluster.folder
