@@ -166,7 +166,7 @@ def test_the_processes_of_a_killed_driver_end_and_the_next_run_deletes_its_folde
     assert f"To go on: driftlab run --resume {tmp_path / 'run'}" in printed.splitlines()[-1]
     held.unlink()
     assert (folder / MARKER).is_file()
-    outcome = resume(tmp_path / "run", open_backend=lambda: RayBackend(ClusterConfig(workers=1)))
+    outcome = resume(tmp_path / "run", open_backend=lambda: RayBackend(ClusterConfig(workers=1, placement="cells")))
     assert outcome.failed == ()
     assert outcome.kept > 0
     assert outcome.done > 1

@@ -70,7 +70,7 @@ def head(no_ray, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     port, dashboard, agent, client = free_ports(4)
     folder = tempfile.mkdtemp(prefix="job-")  # that of pytest is too long for sockets
-    command = [BIN / "ray", "start", "--head", "--block", "--num-cpus=2", f"--port={port}", "--include-dashboard=true"]
+    command = [BIN / "ray", "start", "--head", "--block", "--num-cpus=1", f"--port={port}", "--include-dashboard=true"]
     command += ["--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"]
     command += [f"--dashboard-agent-listen-port={agent}", f"--ray-client-server-port={client}"]
     command += [f"--temp-dir={folder}", "--object-store-memory=100000000", "--disable-usage-stats"]

@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 
 import pytest
+import ray_fakes
 from ray import serve
 from ray.serve.schema import LoggingConfig
 from replica_fakes import ShardEcho
@@ -25,14 +26,22 @@ LIMIT_S = 60
 NAMES = [f"{number:016x}" for number in range(12)]
 
 
-@pytest.fixture
-def run(backend, tmp_path):
-    """Return a function that runs replicas and returns their URL."""
+@pytest.fixture(scope="module")
+def where(one_ray):
+    """The address of Ray Serve, which starts once."""
+    one_ray.share(ray_fakes.CLASSES, workers=2)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     where = ServerAddress("127.0.0.1", port)
     serve.start(http_options=http_options(where), logging_config=LoggingConfig(log_level="ERROR"))
+    yield where
+    serve.shutdown()
+
+
+@pytest.fixture
+def run(backend, where, tmp_path):
+    """Return a function that runs replicas and returns their URL."""
 
     def with_args(**named):
         args = ServerArgs(state_dir=str(tmp_path), token=16 * "x", cpus=0, **named)
@@ -40,7 +49,7 @@ def run(backend, tmp_path):
         return where.url
 
     yield with_args
-    serve.shutdown()
+    serve.delete("echo")
 
 
 def ask(url, name, hold_s=0):

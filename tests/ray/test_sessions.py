@@ -135,7 +135,7 @@ def test_payloads_are_released_with_their_jobs(session):
 
     session.place(DEVICE, "d")
     session.place(LEARNER, "t")
-    for number in range(100):  # 600 MB in total; 20 MB at a time would fit
+    for number in range(50):  # 300 MB in total, in a store of 210 MB; 20 MB at a time would fit
         job = session.call(DEVICE, "work", number)
         job = session.call(DEVICE, "huge", number, job)
         session.result(session.call(LEARNER, "work", number, job))
