@@ -19,11 +19,14 @@ os.environ["RAY_core_worker_internal_heartbeat_ms"] = "200"  # noqa: SIM112
 STORE_BYTES = 200 * 2**20
 
 
-class SharedBackend:
-    """Opens a shared backend at the first test that uses it, and closes it at a test with another one."""
+class SharedRay:
+    """Opens a shared backend, or runner of searches, at the first test that uses it.
+
+    It is closed at a test with another one.
+    """
 
     def __init__(self):
-        self.shared, self.asked = None, None
+        self.shared, self.asked, self.close = None, None, None
 
     def share(self, classes=None, **config):
         from driftlab.actors.backend import RayBackend
@@ -35,26 +38,35 @@ class SharedBackend:
             def close(self):
                 """Keep the backend open: the fixture closes it."""
 
-        if self.asked != (classes, config):
-            self.end()
-            own = {} if classes is None else {"classes": classes}
-            self.shared, self.asked = (
-                LastingBackend(ClusterConfig(store_bytes=STORE_BYTES, **config), **own),
-                (classes, config),
-            )
+        own = {} if classes is None else {"classes": classes}
+        self._use(
+            (classes, config),
+            lambda: LastingBackend(ClusterConfig(store_bytes=STORE_BYTES, **config), **own),
+            RayBackend.close,
+        )
         return self.shared
 
-    def end(self):
-        from driftlab.actors.backend import RayBackend
+    def share_runner(self, **config):
+        from driftlab.actors.cluster import ClusterConfig
+        from driftlab.tune_spaces.run import SearchRunner
 
+        self._use(("runner", config), lambda: SearchRunner(ClusterConfig(**config)), SearchRunner.__exit__)
+        return self.shared
+
+    def _use(self, asked, start, close):
+        if self.asked != asked:
+            self.end()
+            self.shared, self.asked, self.close = start(), asked, close
+
+    def end(self):
         if self.shared is not None:
-            RayBackend.close(self.shared)
-        self.shared, self.asked = None, None
+            self.close(self.shared)
+        self.shared, self.asked, self.close = None, None, None
 
 
 @pytest.fixture(scope="session")
 def one_ray():
-    ray_here = SharedBackend()
+    ray_here = SharedRay()
     yield ray_here
     ray_here.end()
 
@@ -88,6 +100,12 @@ def whole(spread, monkeypatch):
     spread.pool.placement = "cells"
     yield spread
     spread.pool.placement = "nodes"
+
+
+@pytest.fixture
+def one_worker(one_ray):
+    """A runner of searches, with one trial at a time."""
+    return one_ray.share_runner(workers=1)
 
 
 @pytest.fixture

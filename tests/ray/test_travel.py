@@ -11,14 +11,12 @@ import pytest
 import tuning_factory
 from documents_factory import TINY
 
-from driftlab.actors.cluster import ClusterConfig
 from driftlab.cli.run import BackendChoice
 from driftlab.platform.lab.read import parse
 from driftlab.platform.lab.seal import run
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.tune.session import begin_search
-from driftlab.tune_spaces.run import SearchRunner
 
 pytestmark = pytest.mark.slow
 OWN = """
@@ -55,7 +53,7 @@ class Net(nn.Module):
 
 
 @pytest.fixture
-def own(no_ray, tmp_path):
+def own(tmp_path):
     """The path of a file that no other process can open."""
     (tmp_path / "files").mkdir()
     (tmp_path / "files/own.py").write_text(OWN)
@@ -65,7 +63,7 @@ def own(no_ray, tmp_path):
 
 
 @pytest.mark.parametrize("placement", ["cells", "nodes"])
-def test_the_files_of_a_method_and_a_network_travel_with_a_run(own, tmp_path, placement):
+def test_the_files_of_a_method_and_a_network_travel_with_a_run(no_ray, own, tmp_path, placement):
     system = {"name": "own", "streaming": f"{own}:Sender", "adaptation": {"name": "distill", "iterations": 3}}
     student = {"network": f"{own}:Net", "pretrain_steps": 2}
     document = {**TINY, "systems": [system], "student": student, "compute": {"placement": placement}}
@@ -75,13 +73,13 @@ def test_the_files_of_a_method_and_a_network_travel_with_a_run(own, tmp_path, pl
     assert differences(run(document, out=tmp_path / "inline").directory, on_ray.directory) == []
 
 
-def test_the_file_of_a_method_travels_with_a_search(own, tmp_path):
+def test_the_file_of_a_method_travels_with_a_search(one_worker, own, tmp_path):
     system = {"name": "own", "base": "tent", "adaptation": f"{own}:Adapter"}
     space = {"systems.0.adaptation.learning_rate": [1e-3, 1e-2]}
     experiment = {**tuning_factory.SPACE["experiment"], "systems": [system]}
     changes = {"system": "own", "space": space, "searcher": "grid", "trials": 2, "held_out": []}
     document = tuning_factory.document(experiment=experiment, **changes)
-    with begin_search(document, tmp_path / "search") as session, SearchRunner(ClusterConfig(workers=1)) as on_ray:
-        on_ray.run(session, lambda assignment, outcome: None)
+    with begin_search(document, tmp_path / "search") as session:
+        one_worker.run(session, lambda assignment, outcome: None)
     trials = open_run(tmp_path / "search").frame("trials")
     assert trials["status"].tolist() == ["done", "done"], trials["reason"].tolist()

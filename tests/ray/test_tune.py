@@ -19,6 +19,7 @@ import yaml
 from cluster_fakes import STORE_BYTES, alive, end_added, wait_until
 
 from driftlab.actors.cluster import ClusterConfig
+from driftlab.cli import app
 from driftlab.platform.lab.tuned import read_tuned
 from driftlab.platform.results.relations.searches import open_search
 from driftlab.platform.results.tables.read import open_run
@@ -35,8 +36,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def searched(folder, document, workers, callbacks=(), address=None):
-    config = ClusterConfig(workers=workers, address=address)
-    with begin_search(document, folder) as session, SearchRunner(config) as on_ray:
+    with SearchRunner(ClusterConfig(workers=workers, address=address)) as on_ray:
+        return searched_on(on_ray, folder, document, callbacks)
+
+
+def searched_on(on_ray, folder, document, callbacks=()):
+    with begin_search(document, folder) as session:
         on_ray.run(session, lambda assignment, outcome: None, callbacks)
         assert session.over
     return open_run(session.directory)
@@ -70,25 +75,14 @@ def alone(document, tmp_path_factory):
     return open_run(session.directory)
 
 
-def test_two_workers_run_the_same_trials_as_one_process_and_log_them(alone, document, tmp_path, no_ray):
-    folder = tmp_path / "run"
-    both = searched(folder, document, 2, loggers_of(["tensorboard"], folder))
-    assert trials_without_host(both).equals(trials_without_host(alone))
-    assert both.frame("measures").equals(alone.frame("measures"))
-    workers = both.frame("trials")["host_worker"]
-    assert 1 <= workers.nunique() <= 2  # reused: a process for each worker, not for each trial
-    assert list(folder.rglob("events.out.tfevents*"))
-    assert not [child for child in psutil.Process().children(recursive=True) if child.name() == "raylet"]
-
-
-def test_a_broken_trial_has_a_row_and_the_others_continue(tmp_path, no_ray):
+def test_a_broken_trial_has_a_row_and_the_others_continue(tmp_path, one_worker):
     member = tmp_path / "breaking.py"
     member.write_text(BREAKING)
     tent = {"name": "breaks", "base": "tent", "adaptation": {"name": f"{member}:Breaking", "stream_batch": 5}}
     space = {"systems.0.adaptation.how": ["well", "exits", "dies"]}
     changes = {"system": "breaks", "space": space, "searcher": "grid", "trials": 4, "held_out": []}
     document = factory.document(experiment={**factory.SPACE["experiment"], "systems": [tent]}, **changes)
-    trials = searched(tmp_path / "run", document, 1).frame("trials").set_index("trial")
+    trials = searched_on(one_worker, tmp_path / "run", document).frame("trials").set_index("trial")
     assert trials["status"].tolist() == ["done", "done", "failed", "failed"]
     assert "no luck" in trials["reason"][2]
     assert "its process ended 3 times" in trials["reason"][3]
@@ -115,18 +109,29 @@ class Breaking(Tent):
 """
 
 
-def test_trials_with_low_scores_are_stopped_early(tmp_path, no_ray):
+def test_trials_with_low_scores_are_stopped_early(tmp_path, one_worker):
     experiment = {
         **factory.SPACE["experiment"],
         "workloads": [{**factory.SPACE["experiment"]["workloads"][0], "duration_s": 12}],
     }
     document = factory.document(experiment=experiment, early_stopping=True, trials=12, objectives={"score": "max"})
-    trials = searched(tmp_path / "run", document, 1).frame("trials")
+    trials = searched_on(one_worker, tmp_path / "run", document).frame("trials")
     stopped = trials[trials["status"] == "stopped"]
     assert len(stopped) >= 3
     assert (stopped["streamed_s"] < 12).all()
     assert trials[trials["status"] == "done"]["streamed_s"].eq(12 * trials["cells"]).sum() >= 2
     assert open_search(tmp_path / "run").best.number in trials[trials["status"] == "done"]["trial"].tolist()
+
+
+def test_two_workers_run_the_same_trials_as_one_process_and_log_them(alone, document, tmp_path, no_ray):
+    folder = tmp_path / "run"
+    both = searched(folder, document, 2, loggers_of(["tensorboard"], folder))
+    assert trials_without_host(both).equals(trials_without_host(alone))
+    assert both.frame("measures").equals(alone.frame("measures"))
+    workers = both.frame("trials")["host_worker"]
+    assert 1 <= workers.nunique() <= 2  # reused: a process for each worker, not for each trial
+    assert list(folder.rglob("events.out.tfevents*"))
+    assert not [child for child in psutil.Process().children(recursive=True) if child.name() == "raylet"]
 
 
 @pytest.fixture
@@ -292,7 +297,7 @@ def test_a_search_whose_processes_are_killed_has_the_same_trials(victim, alone, 
 
 
 @pytest.mark.slow
-def test_equal_searches_that_are_killed_resume_with_the_same_trials(tmp_path, no_ray):
+def test_equal_searches_that_are_killed_resume_with_the_same_trials(tmp_path, no_ray, monkeypatch, capsys):
     spec, folder = tmp_path / "space.yaml", tmp_path / "run"
     spec.write_text(yaml.safe_dump(factory.raw(trials=2)))
     searches = load_equal(["onda", "tent"], str(spec))
@@ -300,8 +305,11 @@ def test_equal_searches_that_are_killed_resume_with_the_same_trials(tmp_path, no
     wait_for_trials(driver, folder / "onda", 1)
     driver.kill()
     driver.communicate(timeout=LIMIT_S)
-    resume = [sys.executable, "-m", "driftlab", "tune", "--resume", str(folder), "--workers", "1"]
-    printed = subprocess.check_output(resume, cwd=ROOT, text=True, timeout=LIMIT_S)
+    monkeypatch.setattr(sys, "argv", ["driftlab", "tune", "--resume", str(folder), "--workers", "1"])
+    with pytest.raises(SystemExit) as ended:
+        app.main()
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
     assert "onda    2 " in printed and "tent    2 " in printed
     for name, document in searches.items():
         with begin_search(document, tmp_path / name) as session:
