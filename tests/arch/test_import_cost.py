@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 
@@ -82,6 +83,20 @@ def loaded_by_reading() -> dict[str, set[str]]:
 @pytest.mark.parametrize("words", READING)
 def test_reading_commands_load_no_computing_package(words: str, loaded_by_reading: dict[str, set[str]]):
     assert loaded_by_reading[words] & (HEAVY - {"numpy", "pyarrow", "cv2"}) == set()
+
+
+@pytest.mark.slow
+def test_a_driver_reads_the_reply_about_a_built_network_without_torch():
+    """Otherwise each driver of a run on Ray takes a second longer."""
+    from driftlab.platform.core.registry import Member
+    from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe
+    from driftlab.platform.sim.nodes.networks import Builder
+
+    recipe = FamilyRecipe(Recipe("half", height=16, width=16, steps=1), Member("scaling", "fixed"))
+    facts = Builder().build(recipe).facts
+    loaded = loaded_by(f"import pickle; pickle.loads({pickle.dumps(facts)!r})")
+    assert "driftlab.platform.scaling.base" in loaded
+    assert "torch" not in loaded
 
 
 @pytest.mark.slow
