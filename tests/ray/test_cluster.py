@@ -220,7 +220,7 @@ ray.shutdown()
 
 @pytest.fixture(scope="module")
 def protected(one_ray, tmp_path_factory):
-    """The address of a cluster of another process, which has a token, and the environment of a user without it."""
+    """The address of another process's cluster with a token, and an environment without it."""
     one_ray.end()
     plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
     plain |= {"HOME": str(tmp_path_factory.mktemp("home"))}
