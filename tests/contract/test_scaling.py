@@ -46,9 +46,14 @@ DATA = DataSplits(SEGMENTATION, CLASSES, labelled_frames(64, 0), labelled_frames
 
 
 BUILDERS = sorted(name for name in FAMILIES["scaling"] if builder_of(Member("scaling", name)).name == name)
+RATIOS = ("keep_ratios", (0.8, 0.45, 0.2))
 QUICK = {
+    "independent": (RATIOS, ("epochs", 2)),
+    "nested": (RATIOS, ("prune_epochs", 1), ("grow_epochs", 1)),
+    "usnet": (RATIOS, ("epochs", 1)),
+    "surrogate": (("sources", ("snow", "brightness")), ("stages", (0.8, 0.3)), ("epochs", 1)),
     "branches": (("exits", 2), ("stage_epochs", 1), ("operator_epochs", 1), ("path_epochs", 1)),
-    "once_for_all": (("epochs", 1), ("candidates", 2)),
+    "once_for_all": (RATIOS, ("epochs", 1), ("candidates", 2)),
     "early_exit": (("exits", 2), ("stage_epochs", 1)),
     "darts": (("stages", 2), ("search_epochs", 1), ("epochs", 1)),
     "enas": (("stages", 2), ("search_epochs", 1), ("epochs", 1), ("steps", 2), ("candidates", 2)),
