@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from quick_factory import QUICK
@@ -20,6 +21,7 @@ from driftlab.platform.results.tables.diff import table_differences
 from driftlab.platform.results.tables.read import Run, open_run
 
 FPS, LENGTH_S, POISON_S = 4.0, 7.0, 5.7  # shorter than in `driftlab check`: members have quick parameters
+STUDENT = {"pretrain_steps": 16, "pretrain_batch": 4}  # of 64 frames at most, which each family of networks draws again
 
 
 def system_part(name: str) -> dict[str, Any]:
@@ -47,6 +49,11 @@ def table_of(folder: Path, name: str) -> pa.Table:
     return open_run(folder).table(name)
 
 
+@cache
+def frame_of(folder: Path, name: str) -> pd.DataFrame:
+    return table_of(folder, name).to_pandas()
+
+
 class ReadOnce(Run):
     """A run of many systems, whose tables are not read again for each of them."""
 
@@ -58,6 +65,9 @@ class ReadOnce(Run):
     def table(self, name: str) -> pa.Table:
         return table_of(self.path, name)
 
+    def frame(self, name: str) -> pd.DataFrame:
+        return frame_of(self.path, name)
+
 
 def run_twice(names: Sequence[str], folder: Path, apps: int = 2) -> list[Run]:
     """Run systems in a world, and in the same world with another future."""
@@ -65,7 +75,8 @@ def run_twice(names: Sequence[str], folder: Path, apps: int = 2) -> list[Run]:
     world = world_of(FPS, STAGED if scales else STUDENTS["classification"])
     (workload,) = world["workloads"]
     workloads = [{**workload, "apps": workload["apps"][:apps], "duration_s": LENGTH_S}]
-    document = {**world, "workloads": workloads, "systems": [system_part(name) for name in names]}
+    document = {**world, "student": {**world["student"], **STUDENT}, "workloads": workloads}
+    document["systems"] = [system_part(name) for name in names]
     runs = [ReadOnce.open(run(document, out=folder / "clean").directory)]
     with poisoned(POISON_S):
         runs.append(ReadOnce.open(run(document, out=folder / "poisoned").directory))
