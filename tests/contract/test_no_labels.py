@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
-from adaptation_factory import NETWORKS, state_of
+from adaptation_factory import BRIEF, NETWORKS, state_of
 from stream_factory import (
     CLASSES,
     FIXED,
@@ -54,9 +55,10 @@ class PoisonedFrames(Frames):
         return super().__getattribute__(name)
 
 
+@cache
 def pack_of(name: str) -> Weights:
     """Summarise a source that is not the stream."""
-    made = member(name).make()
+    made = member(name, **BRIEF.get(name, {})).make()
     if not made.has_source_summary:
         return EMPTY_PACK
     rng, model = np.random.default_rng(3), build(NETWORK, CLASSES, seed=1)
