@@ -180,7 +180,7 @@ def test_the_tables_with_rows_are_known(whole: Path):
 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write reports without pictures, and with few claims: a part that fails is a line, whatever table is missing."""
+    """Write reports without pictures and with few claims, as these tests look at neither."""
     factory.judge_few_claims(monkeypatch)
     monkeypatch.setattr(page, "panel", lambda *_: "<svg></svg>")
     monkeypatch.setattr(page, "make_clip", lambda *_: None)

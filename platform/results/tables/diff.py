@@ -36,12 +36,13 @@ def differences(a: Run | str | Path, b: Run | str | Path) -> list[str]:
     for name in TABLES:
         if name == "systems":
             continue  # the spec has the same settings, without defaults that only one version has
+        shared = {cell: [run.table(name, [cell]) for run in (left, right)] for cell in sorted(cells[0] & cells[1])}
         both = (left.columns(name) & right.columns(name)) - host_columns(name)
         if not both:
             continue  # a table that the version of one run did not have
         columns = [column for column in TABLES[name].names if column in both]
-        for cell in sorted(cells[0] & cells[1]):
-            ours, theirs = (run.table(name, [cell]).select(columns) for run in (left, right))
+        for cell, tables in shared.items():
+            ours, theirs = (table.select(columns) for table in tables)
             lines += [f"table '{name}', cell '{cell}', {line}" for line in table_differences(ours, theirs)]
     return lines
 
