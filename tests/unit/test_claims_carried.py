@@ -40,8 +40,9 @@ def test_the_command_appends_to_the_file_next_to_the_ledger(tmp_path, monkeypatc
     ledger.append(kept, [LINE])
     monkeypatch.setattr(ledger, "LEDGER", kept)
     monkeypatch.setattr(ledger, "CARRIED", kept.with_name("carried.jsonl"))
-    ours = iter([factory.TODAY, factory.digests(code="newer")])
+    ours = iter(2 * [factory.TODAY, factory.digests(code="newer")])
     monkeypatch.setattr(carried, "Digests", lambda package: next(ours))
     carried.main(["older", "abc"])
+    carried.main(["older", "abc"])  # a second comparison adds no second line
     assert json.loads(kept.with_name("carried.jsonl").read_text()) == {"from": "code", "to": "newer", "since": "abc"}
     assert "Carried 1 digests" in capsys.readouterr().out

@@ -39,10 +39,12 @@ def main(words: Sequence[str]) -> None:
     if len(words) != 2:
         raise RequestError("Name the package of the older code, and its revision.")
     package, revision = words
-    lines = ledger.newest(ledger.read_ledger(ledger.LEDGER)).values()
-    pairs = changed(lines, Digests(Path(package)), Digests(PACKAGE))
+    measured = ledger.newest(ledger.read_ledger(ledger.LEDGER)).values()
+    pairs = changed(measured, Digests(Path(package)), Digests(PACKAGE))
+    lines = [json.dumps({"from": old, "to": new, "since": revision}) for old, new in pairs]
+    known = ledger.CARRIED.read_text(encoding="utf-8").splitlines() if ledger.CARRIED.exists() else []
     with ledger.CARRIED.open("a", encoding="utf-8") as kept:
-        kept.writelines(json.dumps({"from": old, "to": new, "since": revision}) + "\n" for old, new in pairs)
+        kept.writelines(f"{line}\n" for line in lines if line not in known)
     sys.stdout.write(f"Carried {len(pairs)} digests over to the present code, in {ledger.CARRIED}\n")
 
 
