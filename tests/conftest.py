@@ -32,6 +32,7 @@ FAST = ("arch", "unit")
 SHARED = ("backend", "packed")  # backends that several tests use, one after another
 FIRST = ("ray", "serve", "waits", "e2e", "arch", "contract", "unit")  # long ones, and those that wait
 LATE_S = 0.5  # of processor time: more than the limit of the mark, since two measurements never agree
+FEW_CLAIMS = ("ONCE-1", "AMS-5", "AS-3")  # a usual run measures the first one, lacks a system for the second
 WITHOUT_RAY_NICE = 5  # tests of Ray take longest and run on one worker, so the others make way
 _CACHE, _MADE_WAY = pytest.StashKey[str](), pytest.StashKey[bool]()
 
@@ -138,6 +139,15 @@ def torchvision() -> ModuleType:
         return import_torchvision()
     except Exception as error:
         pytest.skip(f"torchvision cannot be imported: {error}")
+
+
+@pytest.fixture
+def few_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restrict reports to one claim of each kind; all take half of the time of a small run's report."""
+    from driftlab.platform.results.claims import base as claims
+
+    defined = claims.every_claim()
+    monkeypatch.setattr(claims, "every_claim", lambda: {name: defined[name] for name in FEW_CLAIMS})
 
 
 @pytest.fixture(autouse=True)

@@ -96,7 +96,7 @@ def test_a_page_opens_with_a_command_of_a_minute(page: Path, tmp_path: Path, mon
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_verdicts")
+@pytest.mark.usefixtures("few_claims")
 @pytest.mark.parametrize(
     "page", [page for page in METHODS if page.stem not in FAMILIES_OF_NETWORKS], ids=lambda page: page.stem
 )

@@ -280,7 +280,7 @@ class TestFailure:
         assert cell == CELLS[0]
         assert "recorder recorder cannot write: OverflowError: Python int too large to convert to C long" in reason
 
-    @pytest.mark.usefixtures("without_verdicts")
+    @pytest.mark.usefixtures("few_claims")
     def test_the_command_reports_it_and_exits_with_1(self, tmp_path, monkeypatch, capsys):
         import yaml
 

@@ -41,7 +41,7 @@ def document(video: Path, **changes: Any) -> dict[str, Any]:
     return {**own, **changes}
 
 
-@pytest.mark.usefixtures("without_verdicts")
+@pytest.mark.usefixtures("few_claims")
 def test_label_maps_train_the_user_s_classes(video: Path, tmp_path: Path):
     write_label_maps(video)
     made = run(document(video), out=tmp_path / "run").directory

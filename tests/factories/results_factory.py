@@ -15,7 +15,6 @@ from PIL import Image
 from spec_factory import stored
 
 from driftlab.datasets.sheet import PALETTE
-from driftlab.platform.results.claims import base as claims
 from driftlab.platform.results.tables.recorder import Recorder, files_of, read_file, reason_to_repeat
 
 SLOTS = {
@@ -29,7 +28,6 @@ USUAL = ("no_custom", "one_time", "best_static", "oracle")
 LEVEL = {"no_custom": 0.42, "one_time": 0.68, "best_static": 0.6, "oracle": 0.8, "ams": 0.72}
 DEVICES = ("cam-0", "cam-1")
 CHANGES_S = (40.0, 80.0)
-JUDGED = ("ONCE-1", "AMS-5", "AS-3")  # claims that a usual run measures, that it cannot test, and that no run can
 UPLINK_BYTES = {"one_time": 400_000, "ams": 200_000}  # of each device
 INFO = {
     "started": "2026-01-02T03:04:05Z",
@@ -269,12 +267,6 @@ def png(pixels):
     sink = io.BytesIO()
     Image.fromarray(pixels).save(sink, "PNG")
     return sink.getvalue()
-
-
-def judge_few_claims(patch):
-    """Restrict reports to one claim of each kind, which takes a tenth of the time of all."""
-    defined = claims.every_claim()
-    patch.setattr(claims, "every_claim", lambda: {name: defined[name] for name in JUDGED})
 
 
 def finished_cells(directory: str) -> set[str]:

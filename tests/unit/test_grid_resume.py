@@ -9,7 +9,6 @@ from pathlib import Path
 import documents_factory as documents
 import pyarrow.parquet as pq
 import pytest
-import results_factory as results
 import yaml
 from typer.testing import CliRunner
 
@@ -83,8 +82,7 @@ def test_an_edited_spec_is_refused_and_reported(run, changes, named):
 
 
 @pytest.mark.slow
-def test_the_report_of_an_edited_spec_warns(run, monkeypatch):
-    results.judge_few_claims(monkeypatch)
+def test_the_report_of_an_edited_spec_warns(run, few_claims):
     edit(run, window_s=4.0)
     result = CliRunner().invoke(front.build_app(), ["report", str(run)])
     assert (result.exit_code, "spec.yaml was edited after the cells ran" in result.stderr) == (0, True)
@@ -162,8 +160,7 @@ def test_exchanged_files_cause_a_warning(run, kind):
 
 
 @pytest.mark.slow
-def test_a_report_warns_of_files_that_were_exchanged(run, monkeypatch):
-    results.judge_few_claims(monkeypatch)
+def test_a_report_warns_of_files_that_were_exchanged(run, few_claims):
     damage_by("other rows", run)
     assert "changed after they were written" in (lab_report(run))
 

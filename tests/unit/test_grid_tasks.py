@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import results_factory as factory
 
 from driftlab.errors import RequestError
 from driftlab.platform.lab.read import parse
@@ -101,9 +100,8 @@ def test_systems_update_track_and_score(made):
 
 
 @pytest.mark.slow
-def test_a_report_is_drawn(made, monkeypatch):
+def test_a_report_is_drawn(made, few_claims):
     task, found = made
-    factory.judge_few_claims(monkeypatch)
     page = write_report(found.path).read_text(encoding="utf-8")
     measure = {"classification": "accuracy", "detection": "F1"}[task]
     assert (

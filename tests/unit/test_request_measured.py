@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import results_factory as results
 import yaml
 from tables_factory import numbers_in
 
@@ -181,8 +180,7 @@ def test_on_the_terminal_a_mistyped_column_is_one_message_and_no_traceback(board
 
 
 @pytest.mark.slow
-def test_where_no_time_at_all_is_allowed_everything_is_late_and_runs(boards, tmp_path, monkeypatch):
-    results.judge_few_claims(monkeypatch)
+def test_where_no_time_at_all_is_allowed_everything_is_late_and_runs(boards, tmp_path, few_claims):
     variants = {"file": boards, **READ, "only": {"board": "nano"}}
     hurried = {"name": "hurried", "variants": variants, "latency_goal_s": 0}
     document = sharing(hurried, {"name": "calm", "variants": variants})

@@ -77,11 +77,11 @@ def test_failed_predictions_are_counted_by_stream():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_claims")
 def test_a_run_whose_member_always_failed_says_so_and_exits_with_code_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    factory.judge_few_claims(monkeypatch)
     (tmp_path / "broken.py").write_text(BROKEN)
     (tmp_path / "run.yaml").write_text(RUN)
     done = CliRunner().invoke(build_app(), ["run", "run.yaml", "--backend", "inline", "--out", "run"])
@@ -179,9 +179,8 @@ def test_the_tables_with_rows_are_known(whole: Path):
 
 
 @pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def undrawn(monkeypatch: pytest.MonkeyPatch, few_claims: None) -> None:
     """Write reports without pictures and with few claims, as these tests look at neither."""
-    factory.judge_few_claims(monkeypatch)
     monkeypatch.setattr(page, "panel", lambda *_: "<svg></svg>")
     monkeypatch.setattr(page, "make_clip", lambda *_: None)
 

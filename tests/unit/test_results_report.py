@@ -58,11 +58,6 @@ def page(folder, composed):
         return write_report(folder).read_text(encoding="utf-8")
 
 
-@pytest.fixture
-def few_claims(monkeypatch):
-    factory.judge_few_claims(monkeypatch)
-
-
 @pytest.fixture(scope="module")
 def clip(page, composed):
     return composed[0].clip

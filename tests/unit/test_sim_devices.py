@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import results_factory as results
 import yaml
 from typer.testing import CliRunner
 
@@ -284,8 +283,7 @@ class TestRuns:
         assert set(messages["app"]) == {"scene", "cars"}
 
     @pytest.mark.slow
-    def test_a_device_without_applications_has_empty_tables(self, tmp_path, monkeypatch):
-        results.judge_few_claims(monkeypatch)
+    def test_a_device_without_applications_has_empty_tables(self, tmp_path, few_claims):
         document = several(
             churn={"min_apps": 0, "arrival_prob": 0, "departure_prob": 1}, run_networks=True, duration_s=5
         )
@@ -330,8 +328,7 @@ class TestRuns:
         assert whole["student"] == "tiny"
 
     @pytest.mark.slow
-    def test_a_device_too_small_for_its_application_is_reported_on_terminal_and_page(self, tmp_path, monkeypatch):
-        results.judge_few_claims(monkeypatch)
+    def test_a_device_too_small_for_its_application_is_reported_on_terminal_and_page(self, tmp_path, few_claims):
         document = several(apps=[]) | {"fleets": [{"name": "tiny", "devices": [{"memory_bytes": 1000}]}]}
         document["systems"] = [{"name": "shared", "base": "no_custom", "scheduling": "nestdnn"}]
         (tmp_path / "asked.yaml").write_text(yaml.safe_dump(document))

@@ -168,8 +168,7 @@ class TestKinds:
 
 
 @pytest.mark.slow
-def test_a_report_has_a_table_of_scores_and_one_of_shares(tmp_path, monkeypatch):
-    factory.judge_few_claims(monkeypatch)
+def test_a_report_has_a_table_of_scores_and_one_of_shares(tmp_path, few_claims):
     run = factory.make_run(tmp_path, systems=(), snapshots=False)
     rows = factory.rows("one_time", "w", 0, 20.0, 2.0, False)
     rows["shares"] = [share(app, device=device) for device in factory.DEVICES for app in "xy"]

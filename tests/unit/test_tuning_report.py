@@ -203,8 +203,7 @@ def test_a_run_uses_the_settings_of_a_search_for_its_system_only(best, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_run_names_the_source_of_its_settings_and_warns_of_unequal_budgets(best, tmp_path, monkeypatch):
-    results.judge_few_claims(monkeypatch)
+def test_a_run_names_the_source_of_its_settings_and_warns_of_unequal_budgets(best, tmp_path, few_claims):
     spec = parse(EXPERIMENT, tuned=[read_tuned(best)]).model_dump(mode="json")
     ran = open_run(run(spec, out=tmp_path / "run").directory)
     rows = ran.frame("runs").set_index("system")["tuned"]
