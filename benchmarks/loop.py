@@ -13,6 +13,7 @@ import copy
 import statistics
 import tempfile
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ def experiment(system: str, duration_s: float, iterations: int) -> dict[str, obj
     }
 
 
-def bare_tent(stream_seed: int, duration_s: float, weights: dict[str, np.ndarray], _: int) -> float:
+def bare_tent(stream_seed: int, duration_s: float, weights: dict[str, np.ndarray]) -> float:
     """Predict frame by frame, and train on every 32 of them, without the platform."""
     stream = open_stream("streets/driving_la", seed=stream_seed, height=64, width=96, fps=4.0, duration_s=duration_s)
     model = build("tiny", 8, seed=0)
@@ -141,7 +142,7 @@ def main() -> None:
 
 def compare(system: str, seconds: float, runs: int, iterations: int) -> dict[str, object]:
     """Measure both sides in turn."""
-    alone = {"one_time": bare, "tent": bare_tent}[system]
+    alone = {"one_time": partial(bare, iterations=iterations), "tent": bare_tent}[system]
     spec = parse(experiment(system, seconds, iterations))
     (cell,) = cells_of(spec)
     setting = settings_of(spec, InlineBackend(), Progress())[setup_key(cell.workload, cell.system.scaling, cell.seed)]
@@ -149,7 +150,7 @@ def compare(system: str, seconds: float, runs: int, iterations: int) -> dict[str
     pairs = []
     for _ in range(runs + 1):
         begun = time.process_time()
-        alone(cell.devices[0].apps[0].stream.seed, seconds, weights, iterations)
+        alone(cell.devices[0].apps[0].stream.seed, seconds, weights)
         middle = time.process_time()
         runner = Runner(cell, setting, InlineSession())
         runner.run()
