@@ -7,10 +7,11 @@ import socket
 import time
 
 import psutil
+import pytest
 import ray
 import yaml
 
-from driftlab.actors.cluster import PATIENT
+from driftlab.actors.cluster import PATIENT, UNUSED, UNWATCHED
 
 STORE_BYTES = 100 * 2**20
 LIMIT_S = 300  # for a change of the cluster on a busy computer
@@ -51,6 +52,19 @@ GROWING = {  # as in Ray's test of its autoscaler, whose own file is not in the 
 
 
 @contextlib.contextmanager
+def bare_nodes(unused=UNUSED):
+    """Start the computers of simulated clusters without processes and reports that no test uses."""
+    from ray._private.node import Node
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in unused:
+            patch.setattr(Node, name, lambda *args, **kwargs: None)
+        for name, value in UNWATCHED.items():
+            patch.setenv(name, value)
+        yield
+
+
+@contextlib.contextmanager
 def growing_cluster(tmp_path, monkeypatch):
     """Start a cluster of one computer, whose autoscaler adds up to three and removes idle ones after 3 s."""
     from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID
@@ -67,15 +81,16 @@ def growing_cluster(tmp_path, monkeypatch):
         port = free.getsockname()[1]
     address, file = f"{ray.util.get_node_ip_address()}:{port}", tmp_path / "cluster.yaml"
     file.write_text(yaml.safe_dump({**GROWING, "provider": {**GROWING["provider"], "gcs_address": address}}))
-    cluster = Cluster()
-    cluster.add_node(
-        num_cpus=1,
-        gcs_server_port=port,
-        object_store_memory=STORE_BYTES,
-        include_dashboard=False,
-        autoscaling_config=str(file),
-        _system_config={**PATIENT, **FAST_DEATH, "health_check_failure_threshold": 10},  # 5 s, or 25 s if it stalls
-    )
+    cluster, unused = Cluster(), [name for name in UNUSED if name != "start_monitor"]  # which is the autoscaler
+    with bare_nodes(unused):
+        cluster.add_node(
+            num_cpus=1,
+            gcs_server_port=port,
+            object_store_memory=STORE_BYTES,
+            include_dashboard=False,
+            autoscaling_config=str(file),
+            _system_config={**PATIENT, **FAST_DEATH, "health_check_failure_threshold": 10},  # 5 s, or 25 s if it stalls
+        )
     monkeypatch.delenv("RAY_OVERRIDE_NODE_ID_FOR_TESTING")
     assert cluster.address == address
     yield cluster

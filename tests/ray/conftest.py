@@ -20,7 +20,7 @@ STORE_BYTES = 200 * 2**20
 
 
 class SharedRay:
-    """Opens a shared backend, or runner of searches, at the first test that uses it.
+    """Opens a shared backend, runner of searches, or simulated cluster, at the first test that uses it.
 
     It is closed at a test with another one.
     """
@@ -39,24 +39,23 @@ class SharedRay:
                 """Keep the backend open: the fixture closes it."""
 
         own = {} if classes is None else {"classes": classes}
-        self._use(
+        return self.use(
             (classes, config),
             lambda: LastingBackend(ClusterConfig(store_bytes=STORE_BYTES, **config), **own),
             RayBackend.close,
         )
-        return self.shared
 
     def share_runner(self, **config):
         from driftlab.actors.cluster import ClusterConfig
         from driftlab.tune_spaces.run import SearchRunner
 
-        self._use(("runner", config), lambda: SearchRunner(ClusterConfig(**config)), SearchRunner.__exit__)
-        return self.shared
+        return self.use(("runner", config), lambda: SearchRunner(ClusterConfig(**config)), SearchRunner.__exit__)
 
-    def _use(self, asked, start, close):
+    def use(self, asked, start, close):
         if self.asked != asked:
             self.end()
             self.shared, self.asked, self.close = start(), asked, close
+        return self.shared
 
     def end(self):
         if self.shared is not None:
@@ -115,15 +114,6 @@ def no_ray(one_ray):
 
 
 @pytest.fixture
-def bare(no_ray, monkeypatch):
-    """Simulated clusters start no log monitor and no server of a dashboard: no test uses them."""
-    from ray._private.node import Node
-
-    for name in ("start_log_monitor", "start_api_server"):
-        monkeypatch.setattr(Node, name, lambda *args, **kwargs: None)
-
-
-@pytest.fixture
 def session(backend, request):
     session = backend.open(request.node.name)
     yield session
@@ -154,7 +144,7 @@ def inline_replies(inline):
 
 
 @pytest.fixture
-def growing(bare, tmp_path, monkeypatch):
+def growing(no_ray, tmp_path, monkeypatch):
     """A cluster of one computer, whose autoscaler adds up to three."""
     from cluster_fakes import growing_cluster
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from ray._private.node import Node
 from ray.autoscaler._private.fake_multi_node.node_provider import FakeMultiNodeProvider
+
+for unused in ("start_log_monitor", "start_api_server"):  # in the autoscaler's process, which starts the computers
+    setattr(Node, unused, lambda *args, **kwargs: None)
 
 
 class GrowingProvider(FakeMultiNodeProvider):

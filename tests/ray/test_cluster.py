@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -17,13 +18,13 @@ import pytest
 import ray
 import ray_fakes
 import yaml
-from cluster_fakes import FAST_DEATH, LIMIT_S, STORE_BYTES, alive, end_added, wait_until
+from cluster_fakes import FAST_DEATH, LIMIT_S, STORE_BYTES, alive, bare_nodes, end_added, wait_until
 from documents_factory import TINY
 from signals_factory import DEFAULT, IGNORED, handler_of
 
 from driftlab.actors import pool
 from driftlab.actors.backend import RayBackend
-from driftlab.actors.cluster import ClusterConfig
+from driftlab.actors.cluster import UNUSED, UNWATCHED, ClusterConfig
 from driftlab.actors.faults import actor_processes
 from driftlab.actors.session import RaySession
 from driftlab.cli import app
@@ -35,27 +36,39 @@ from driftlab.platform.sim.session import NodeId
 DEVICE = NodeId("device", "d")
 
 
-@pytest.fixture
-def death(request):
-    """Ray's settings for the time after which a silent computer counts as lost."""
-    return getattr(request, "param", {})
-
-
-@pytest.fixture
-def two_machines(bare, death):
-    """A cluster of two simulated computers."""
+def first_machine(cpus):
+    """Start a cluster of one simulated computer, which soon notices that another one is lost."""
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster()
-    cluster.add_node(num_cpus=4, object_store_memory=STORE_BYTES, include_dashboard=False, _system_config=death)
-    cluster.add_node(num_cpus=4, object_store_memory=STORE_BYTES)
+    with bare_nodes():
+        cluster = Cluster()
+        options = {"num_cpus": cpus, "object_store_memory": STORE_BYTES}
+        cluster.add_node(**options, include_dashboard=False, _system_config=FAST_DEATH)
+    return cluster
+
+
+@contextlib.contextmanager
+def second_machine(one_ray, cpus):
+    """Add a second one to the cluster, which stays for the next test with as many processors."""
+    from ray.cluster_utils import Cluster
+
+    cluster = one_ray.use(("machines", cpus), lambda: first_machine(cpus), Cluster.shutdown)
+    with bare_nodes():
+        cluster.add_node(num_cpus=cpus, object_store_memory=STORE_BYTES)
     yield cluster
     ray.shutdown()
-    cluster.shutdown()
+    for left in [*cluster.worker_nodes]:
+        cluster.remove_node(left)
+
+
+@pytest.fixture
+def two_machines(one_ray):
+    """A cluster of two simulated computers."""
+    with second_machine(one_ray, 4) as cluster:
+        yield cluster
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("death", [FAST_DEATH], ids=["one dies"], indirect=True)
 def test_a_cluster_that_loses_a_computer_gives_the_replies_of_one_process(two_machines, inline_replies, inline, capfd):
     """Actors are on both computers, so some payloads that are still needed are lost."""
     backend = RayBackend(ClusterConfig(address=two_machines.address, workers=1), ray_fakes.CLASSES)
@@ -76,17 +89,10 @@ def test_a_cluster_that_loses_a_computer_gives_the_replies_of_one_process(two_ma
 
 
 @pytest.fixture
-def two_full_machines(bare):
+def two_full_machines(one_ray):
     """A cluster of two simulated computers with one processor each."""
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster()
-    options = {"num_cpus": 1, "object_store_memory": STORE_BYTES}
-    cluster.add_node(**options, include_dashboard=False, _system_config=FAST_DEATH)
-    cluster.add_node(**options)
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
+    with second_machine(one_ray, 1) as cluster:
+        yield cluster
 
 
 LOST = {**TINY, "workloads": [{**TINY["workloads"][0], "duration_s": 60}], "seeds": [0, 1]}
@@ -210,7 +216,10 @@ def use(session, built):
 PROTECTED = """
 import os, secrets, sys
 import ray
+from ray._private.node import Node
 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+for name in sys.argv[2:]:
+    setattr(Node, name, lambda *args, **kwargs: None)
 ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, _temp_dir=sys.argv[1])
 print(ray.get_runtime_context().gcs_address, flush=True)
 input()
@@ -225,8 +234,8 @@ def protected(one_ray, tmp_path_factory):
     plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
     plain |= {"HOME": str(tmp_path_factory.mktemp("home"))}
     folder = tempfile.TemporaryDirectory(prefix="rt", dir="/tmp", ignore_cleanup_errors=True)  # with a short path
-    theirs, pipe = [sys.executable, "-c", PROTECTED, folder.name], subprocess.PIPE
-    with folder, subprocess.Popen(theirs, stdin=pipe, stdout=pipe, env=plain, text=True) as other:
+    theirs, pipe = [sys.executable, "-c", PROTECTED, folder.name, *UNUSED], subprocess.PIPE
+    with folder, subprocess.Popen(theirs, stdin=pipe, stdout=pipe, env=plain | UNWATCHED, text=True) as other:
         try:
             yield other.stdout.readline().strip(), plain
             other.communicate("\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 import ray
 import tuning_factory as factory
 import yaml
-from cluster_fakes import STORE_BYTES, alive, end_added, wait_until
+from cluster_fakes import STORE_BYTES, alive, bare_nodes, end_added, wait_until
 
 from driftlab.actors.cluster import ClusterConfig
 from driftlab.cli import app
@@ -135,17 +136,27 @@ def test_two_workers_run_the_same_trials_as_one_process_and_log_them(alone, docu
 
 
 @pytest.fixture
-def two_caches(no_ray, tmp_path):
-    """A cluster of two simulated computers, and the folders of their built networks."""
-    from ray.cluster_utils import Cluster
-
-    cluster, caches = Cluster(), [tmp_path / "first", tmp_path / "second"]
+def two_caches(one_ray, tmp_path_factory):
+    """A cluster of two simulated computers without trials, and the empty folders of their built networks."""
+    cluster, caches = one_ray.use("two caches", lambda: start_two(tmp_path_factory), lambda both: both[0].shutdown())
     for cache in caches:
-        own = {"include_dashboard": False} if cache is caches[0] else {}
-        cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES, env_vars={"DRIFTLAB_CACHE": str(cache)}, **own)
+        shutil.rmtree(cache)
     yield cluster, caches
     ray.shutdown()
-    cluster.shutdown()
+    wait_until(lambda: not trials_here())
+
+
+def start_two(tmp_path_factory):
+    from ray.cluster_utils import Cluster
+
+    caches = [tmp_path_factory.mktemp(name) for name in ("first", "second")]
+    with bare_nodes():
+        cluster = Cluster()
+        for cache in caches:
+            own = {"include_dashboard": False} if cache is caches[0] else {}
+            variables = {"DRIFTLAB_CACHE": str(cache)}
+            cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES, env_vars=variables, **own)
+    return cluster, caches
 
 
 HELD = """
@@ -245,20 +256,32 @@ def kill_trainer(caches):
     """Kill the trial that trains a network, which no other one trains at the same time."""
     wait_until(lambda: any([*cache.glob("*.training")] for cache in caches))
     (cache,) = (cache for cache in caches if [*cache.glob("*.training")])
-    mine = [one for one in psutil.Process().children(recursive=True) if matches(one, "ray::")]
-    (trainer,) = (one for one in mine if one.environ()["DRIFTLAB_CACHE"] == str(cache))
+    (trainer,) = (one for one in trials_here() if one.environ()["DRIFTLAB_CACHE"] == str(cache))
     trainer.kill()
+
+
+def trials_here():
+    """List the processes of trials on the computers that this process has started."""
+    found = []
+    for one in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if matches(one, "ray::"):
+                found.append(one)
+    return found
 
 
 @pytest.mark.slow
 def test_a_search_on_a_growing_cluster_that_loses_a_computer_has_the_trials_of_one_process(growing, held, tmp_path):
-    """The autoscaler adds computers for the trials above the processors of the first one."""
+    """The autoscaler adds a computer for the trial above the processors of the first one.
+
+    `test_cluster.py` has a cluster of three.
+    """
     document = held_document(held)
 
     def lose_one():
-        let_go(held, 3, lambda: end_added(growing))
+        let_go(held, 2, lambda: end_added(growing))
 
-    found = meanwhile(lose_one, tmp_path / "run", document, 3, address=growing.address)
+    found = meanwhile(lose_one, tmp_path / "run", document, 2, address=growing.address)
     assert trials_without_host(found).equals(in_one_process(tmp_path / "alone", document))
 
 
