@@ -11,14 +11,14 @@ one process for at most `--seconds`. Only an administrator may set a clock: all 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.synchronize import Event
 
 import numpy as np
 import torch
@@ -29,40 +29,39 @@ from driftlab.platform.networks.operators import OPERATORS
 from driftlab.platform.networks.paths import BASE
 
 CHANNELS, SIDE = 64, 16
-COPIED = 16_000_000  # values: more than caches hold
-
-
-def compute(stop: Event, until_s: float) -> None:
-    """Compute on few values until stopped."""
-    values = np.ones(256)
-    while not stop.is_set() and time.monotonic() < until_s:
-        for _ in range(1000):
-            values = values * 0.5 + 0.5
-
-
-def copy(stop: Event, until_s: float) -> None:
-    """Copy memory until stopped."""
-    source, target = np.ones(COPIED), np.empty(COPIED)
-    while not stop.is_set() and time.monotonic() < until_s:
-        np.copyto(target, source)
+# Programs that print a line when their work begins. They import nothing else: torch takes longer than a short load.
+BEGIN = """
+import sys, time, numpy as np
+until_s = time.monotonic() + float(sys.argv[1])
+"""
+COMPUTE = """
+values = np.ones(256)  # few values
+print("works", flush=True)
+while time.monotonic() < until_s:
+    for _ in range(1000):
+        values = values * 0.5 + 0.5
+"""
+COPY = """
+source, target = np.ones(16_000_000), np.ones(16_000_000)  # more than caches hold
+print("works", flush=True)
+while time.monotonic() < until_s:
+    np.copyto(target, source)
+"""
 
 
 @contextmanager
-def loaded(program: Callable[[Event, float], None] | None, seconds: float) -> Iterator[None]:
+def loaded(program: str | None, seconds: float) -> Iterator[None]:
     """Run a program in parallel with the block, for at most some seconds."""
     if program is None:
         yield
         return
-    context = multiprocessing.get_context("spawn")
-    stop = context.Event()
-    process = context.Process(target=program, args=(stop, time.monotonic() + seconds), daemon=True)
-    process.start()
-    time.sleep(1.0)  # until it runs
-    try:
-        yield
-    finally:
-        stop.set()
-        process.join()
+    command = [sys.executable, "-c", BEGIN + program, str(seconds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        try:
+            yield
+        finally:
+            process.kill()
 
 
 def thread_s(block: nn.Module, x: torch.Tensor, calls: int) -> float:
@@ -77,7 +76,7 @@ def measure(rounds: int, calls: int, seconds: float) -> dict[str, object]:
     rng, x = np.random.default_rng(0), torch.randn(1, CHANNELS, SIDE, SIDE)
     makers = {**OPERATORS, BASE: lambda inputs, outputs, stride: nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)}
     blocks = {name: make(CHANNELS, CHANNELS, 1).eval() for name, make in makers.items()}
-    programs = {"alone": None, "cpu": compute, "memory": copy}
+    programs = {"alone": None, "cpu": COMPUTE, "memory": COPY}
     times: dict[str, dict[str, list[float]]] = {name: {load: [] for load in programs} for name in blocks}
     with torch.inference_mode():
         for _ in range(rounds):

@@ -87,7 +87,7 @@ if __name__ == "__main__":
     parser.add_argument("--family", nargs="*", default=list(FAMILIES), choices=list(FAMILIES))
     parser.add_argument("--duration-s", type=float, default=40.0)
     parser.add_argument("--pairs", type=int, default=5)
-    options = options_of(parser, family=["adaptation"], duration_s=4.0, pairs=1)
+    options = options_of(parser, family=["adaptation"], duration_s=2.0, pairs=1)
     if reason := lacking():
         sys.exit(f"nothing to compare: {reason}")
     line = {name: compare(name, options.duration_s, options.pairs) for name in options.family}

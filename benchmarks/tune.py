@@ -34,7 +34,7 @@ from driftlab.tune_spaces.catalogue import load
 from driftlab.tune_spaces.run import SearchRunner
 
 SEEDS, POINTS, LIMITS = 20, 10, {"evolution": 3000, "random": 10_000, "tpe": 500, "nsga2": 500}
-KNAPSACKS, ITEMS, TRIALS = 100, 12, 1000
+KNAPSACKS, ITEMS = 100, 12
 Metrics = Mapping[str, float]
 
 
@@ -76,11 +76,11 @@ def constrained(seed: int) -> tuple[SearchProblem, Callable[[Any], Metrics], flo
     return SearchProblem(space, (Objective("value"),), (Constraint("price", "<=", bound),), seed), measure, best
 
 
-def function(seeds: int) -> dict[str, Any]:
+def function(seeds: int, evaluations: int) -> dict[str, Any]:
     """Count the evaluations until the optimum for each searcher."""
     table = {}
-    for name, limit in LIMITS.items():
-        counts = []
+    for name, usual in LIMITS.items():
+        limit, counts = min(usual, evaluations), []
         for seed in range(seeds):
             problem, measure, best = constrained(seed)
             bound = problem.constraints[0].bound
@@ -93,7 +93,7 @@ def function(seeds: int) -> dict[str, Any]:
     return {"points": POINTS**4, "seeds": seeds, "evaluations": table}
 
 
-def knapsack(seed: int, trials: int = TRIALS) -> float:
+def knapsack(seed: int, trials: int) -> float:
     """Search a knapsack with two values; return the reached fraction of the exact hypervolume."""
     rng = np.random.default_rng(seed)
     values, weights = rng.integers(1, 100, (2, ITEMS)), rng.integers(1, 100, ITEMS)
@@ -122,13 +122,13 @@ def _front(losses: Any) -> Any:
     return losses[order[np.concatenate(([True], best[1:] < best[:-1]))]]
 
 
-def knapsacks(count: int) -> dict[str, Any]:
+def knapsacks(count: int, trials: int) -> dict[str, Any]:
     """Summarise the reached fractions of many knapsacks."""
-    parts = [knapsack(seed) for seed in range(count)]
+    parts = [knapsack(seed, trials) for seed in range(count)]
     reached = sum(bool(part >= 0.99) for part in parts)
     return {
         "settings": 2**ITEMS,
-        "trials": TRIALS,
+        "trials": trials,
         "least": min(parts),
         "median": float(np.median(parts)),
         "at_least_0.99": reached,
@@ -226,11 +226,13 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=["size=small"], dest="overrides")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds of `function`")
     parser.add_argument("--count", type=int, default=KNAPSACKS, help="number of knapsacks")
+    parser.add_argument("--evaluations", type=int, default=max(LIMITS.values()), help="most ones of a searcher")
+    parser.add_argument("--trials", type=int, default=1000, help="trials of a knapsack")
     parser.add_argument("--out", type=Path, help="folder that keeps the searches of `stopping`")
-    options = options_of(parser, seeds=1, count=1)
+    options = options_of(parser, seeds=1, count=1, evaluations=100, trials=100)
     run = {
-        "function": lambda: function(options.seeds),
-        "knapsacks": lambda: knapsacks(options.count),
+        "function": lambda: function(options.seeds, options.evaluations),
+        "knapsacks": lambda: knapsacks(options.count, options.trials),
         "stopping": lambda: stopping(options.space, options.overrides, options.out),
         "overhead": lambda: overhead(options.space, options.overrides),
         "search": lambda: whole(options.space, options.overrides),
