@@ -213,7 +213,7 @@ def _start(folder: Path, config: ClusterConfig, common: dict[str, Any]) -> Any:
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it warns that a token exists
     os.environ[MARK] = str(folder)  # inherited by the processes of this Ray only: deleted after the start
     try:
-        with _loopback_only(), contextlib.nullcontext() if config.dashboard else _unwatched():
+        with _loopback_only(), contextlib.nullcontext() if config.dashboard else unwatched():
             context = ray.init(
                 address="local",
                 num_cpus=min(config.workers or processors(), processors()),  # Ray starts one process per CPU
@@ -254,7 +254,7 @@ def _loopback_only() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _unwatched() -> Iterator[None]:
+def unwatched() -> Iterator[None]:
     """Start Ray without the processes and reports that only a dashboard needs.
 
     The processes take 3 s of 7 s of processor time, and Ray has no setting for them. A version of Ray with other names

@@ -32,7 +32,7 @@ from _shared import options_of, report
 from devices import StrictProgress
 
 from driftlab.actors.backend import RayBackend
-from driftlab.actors.cluster import PATIENT, ClusterConfig
+from driftlab.actors.cluster import PATIENT, ClusterConfig, unwatched
 from driftlab.actors.session import RaySession
 from driftlab.platform.lab import parts
 from driftlab.platform.lab.seal import run
@@ -132,9 +132,10 @@ def cluster_of(computers: int, workers: int) -> Iterator[CountedBackend]:
     os.environ["RAY_AUTH_MODE"] = "disabled"  # these clusters live for a minute
     cluster = Cluster()
     try:
-        for number in range(computers):
-            head = {"include_dashboard": False, "_system_config": PATIENT} if number == 0 else {}
-            cluster.add_node(num_cpus=workers, object_store_memory=STORE_BYTES, **head)
+        with unwatched():  # as a local Ray starts
+            for number in range(computers):
+                head = {"include_dashboard": False, "_system_config": PATIENT} if number == 0 else {}
+                cluster.add_node(num_cpus=workers, object_store_memory=STORE_BYTES, **head)
         backend = CountedBackend(ClusterConfig(address=cluster.address, workers=workers))
         yield backend
         RayBackend.close(backend)
