@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import cv2
 import numpy as np
@@ -53,6 +54,16 @@ def child_json(code: str, *arguments: str, env: Mapping[str, str] | None = None)
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
     measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return measured
+
+
+def build_networks(document: Mapping[str, Any]) -> None:
+    """Build the networks of an experiment, which measured processes then find in the cache."""
+    from driftlab.platform.lab.builds import recipes_of
+    from driftlab.platform.lab.read import parse
+    from driftlab.platform.networks.training.artifacts import obtain_family
+
+    for recipe in recipes_of(parse(document)).values():
+        obtain_family(recipe)
 
 
 def frames_s(stream: Stream, repeat: int, count: int, fps: float) -> float:

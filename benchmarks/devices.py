@@ -103,10 +103,10 @@ def cost_s(backend: SharedBackend, meter: ProcessMeter, document: dict[str, obje
         return (meter.cpu_s() - before) / devices
 
 
-def measure(system: str, devices: int, duration_s: float, workers: int) -> dict[str, object]:
+def measure(system: str, devices: int, duration_s: float, config: ClusterConfig) -> dict[str, object]:
     """Compare a large fleet with small ones."""
     meter = ProcessMeter()
-    backend = SharedBackend(ClusterConfig(workers=workers))
+    backend = SharedBackend(config)
 
     def cost_of(count: int, devices: int) -> float:
         return cost_s(backend, meter, fleets(system, count, devices, duration_s), count * devices)
@@ -146,6 +146,10 @@ if __name__ == "__main__":
     parser.add_argument("--system", choices=list(SYSTEMS), action="append", help="both by default")
     parser.add_argument("--duration-s", type=float, default=30.0)
     parser.add_argument("--workers", type=int, default=2)
-    options = options_of(parser, devices=10, system=["tent"], duration_s=8.0, workers=1)
+    parser.add_argument(
+        "--placement", choices=("cells", "nodes"), default="nodes", help="actors of a cell or of its nodes"
+    )
+    options = options_of(parser, devices=10, system=["tent"], duration_s=8.0, workers=1, placement="cells")
+    config = ClusterConfig(workers=options.workers, placement=options.placement)
     for system in options.system or SYSTEMS:
-        report(measure(system, options.devices, options.duration_s, options.workers))
+        report(measure(system, options.devices, options.duration_s, config))

@@ -153,7 +153,7 @@ if __name__ == "__main__":
     parser.add_argument("--modes", nargs="*", choices=MODES, default=list(MODES))
     parser.add_argument("--every", action="store_true", help="all members and workloads of the families")
     parser.add_argument("--in-process", nargs=2, metavar=("MODE", "FOLDER"), help=argparse.SUPPRESS)
-    options = options_of(parser, families=["fleet"], modes=["cells"])
+    options = options_of(parser, families=["tasks"], modes=["cells"])
     if options.in_process:
         mode, folder = options.in_process
         run_all(mode, Path(folder), options.families, options.every)

@@ -7,10 +7,11 @@ has imported torch. Both run in turn in separate processes; medians are compared
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import tempfile
 
-from _shared import child_json, options_of, report
+from _shared import build_networks, child_json, options_of, report
 
 BARE = """
 import json, sys, tempfile, time, psutil, ray
@@ -30,7 +31,6 @@ OURS = """
 import json, sys, time, psutil
 from driftlab.actors.backend import RayBackend
 from driftlab.actors.cluster import ClusterConfig
-from driftlab.platform.sim.inline import InlineBackend
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.seal import run
 
@@ -42,22 +42,29 @@ class FirstRound(Progress):
         if self.steps == 2:  # a window is reported when the model begins with it: the second means the first is done
             print(json.dumps({"s": time.time() - psutil.Process().create_time()}))
 
-EXPERIMENT = {
-    "name": "startup", "systems": ["no_custom"], "bounds": False, "student": {"pretrain_steps": 20},
-    "workloads": [{"name": "streets/driving_la", "duration_s": float(sys.argv[4])}],
-}
-open_backend = InlineBackend if sys.argv[2] == "inline" else lambda: RayBackend(ClusterConfig(workers=int(sys.argv[3])))
-run(EXPERIMENT, out=sys.argv[1], open_backend=open_backend, progress=FirstRound())
+open_backend = lambda: RayBackend(ClusterConfig(workers=int(sys.argv[2]), placement=sys.argv[3]))
+run(json.loads(sys.argv[4]), out=sys.argv[1], open_backend=open_backend, progress=FirstRound())
 """
+
+
+def document_of(duration_s: float) -> dict[str, object]:
+    """Return the experiment whose first round is measured."""
+    return {
+        "name": "startup",
+        "systems": ["no_custom"],
+        "bounds": False,
+        "student": {"pretrain_steps": 20},
+        "workloads": [{"name": "streets/driving_la", "duration_s": duration_s}],
+    }
 
 
 def bare_s(workers: int) -> float:
     return child_json(BARE, str(workers))["s"]
 
 
-def ours_s(workers: int, duration_s: float, backend: str = "ray") -> float:
+def ours_s(workers: int, placement: str, document: dict[str, object]) -> float:
     with tempfile.TemporaryDirectory() as folder:
-        return child_json(OURS, f"{folder}/run", backend, str(workers), str(duration_s))["s"]
+        return child_json(OURS, f"{folder}/run", str(workers), placement, json.dumps(document))["s"]
 
 
 if __name__ == "__main__":
@@ -65,9 +72,13 @@ if __name__ == "__main__":
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--duration-s", type=float, default=30.0)
-    options = options_of(parser, repeats=1, workers=1, duration_s=20.0)
-    ours = options.workers, options.duration_s
-    ours_s(*ours, "inline")  # builds the student, which both sides then find in the cache
+    parser.add_argument(
+        "--placement", choices=("cells", "nodes"), default="nodes", help="actors of a cell or of its nodes"
+    )
+    options = options_of(parser, repeats=1, workers=1, placement="cells", duration_s=20.0)
+    document = document_of(options.duration_s)
+    build_networks(document)
+    ours = options.workers, options.placement, document
     pairs = [(bare_s(options.workers), ours_s(*ours)) for _ in range(options.repeats)]
     bare, first = (statistics.median(side) for side in zip(*pairs, strict=True))
     line = {

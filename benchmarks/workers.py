@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from _shared import child_json, options_of, report
+from _shared import build_networks, child_json, options_of, report
 
 from driftlab.platform.lab.cells import points_of
 from driftlab.platform.lab.read import load
@@ -97,14 +97,14 @@ if __name__ == "__main__":
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--placement", choices=("cells", "nodes"), default="cells")
-    options = options_of(parser, cells=5, duration_s=3.0, workers=1)
+    options = options_of(parser, cells=5, duration_s=1.0, workers=1)
     workers = options.workers
     wave = 2 * workers
-    measure(
-        CellGrid(document_of(2 * wave, 2.0), 2 * wave, wave), 0
-    )  # builds the student, which both sides find in the cache
-    grid = CellGrid(document_of(options.cells, options.duration_s), options.cells, wave)
-    if options.experiment:
+    document = document_of(options.cells, options.duration_s)
+    grid = CellGrid(document, options.cells, wave)
+    if not options.experiment:
+        build_networks(document)
+    else:
         cells = len(points_of(load(options.experiment, options.overrides)))
         grid = CellGrid(options.experiment, cells, wave, options.overrides)
     pairs = [(measure(grid, 0), measure(grid, workers, options.placement)) for _ in range(options.repeats)]
