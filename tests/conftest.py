@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import runpy
@@ -154,7 +155,16 @@ def few_claims(monkeypatch: pytest.MonkeyPatch) -> None:
 def _same_draws() -> None:
     """Begin every test with the same random numbers of torch, whichever tests ran before it on its worker."""
     if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(0)
+        _seed_later()
+        sys.modules["torch"].default_generator.manual_seed(0)
+        if sys.modules["torch"].cuda.is_initialized():
+            sys.modules["torch"].cuda.manual_seed_all(0)
+
+
+@functools.cache
+def _seed_later() -> None:
+    """Seed a GPU that is used later; torch formats the stack for that, which takes a millisecond."""
+    sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
@@ -175,5 +185,9 @@ def _group(item: pytest.Item) -> str:
 
 
 def _folder(item: pytest.Item) -> str:
-    parts = item.path.relative_to(TESTS).parts if item.path.is_relative_to(TESTS) else ("",)
-    return parts[0]
+    return _folder_of(item.path)
+
+
+@functools.cache
+def _folder_of(file: Path) -> str:
+    return file.relative_to(TESTS).parts[0] if file.is_relative_to(TESTS) else ""

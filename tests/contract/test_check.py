@@ -8,10 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+from command_factory import run_command
 from quick_factory import QUICK
-from typer.testing import CliRunner
 
-from driftlab.cli.app import build_app
 from driftlab.platform.core.records import ModelCost
 from driftlab.platform.lab.contract import PricedCall, check_member, cost_fault
 
@@ -261,11 +260,11 @@ def test_cost_has_a_floor_and_a_factor():
 
 
 def test_the_command_prints_a_line_per_check(tmp_path):
-    done = CliRunner().invoke(build_app(), ["check", "none.py:Mine"])
+    done = run_command(["check", "none.py:Mine"])
     assert done.exit_code == 1
     assert done.output.startswith("loads  member '")
-    done = CliRunner().invoke(build_app(), ["check", "none.py:Mine", "--json"])
+    done = run_command(["check", "none.py:Mine", "--json"])
     assert json.loads(done.output)["checks"][0]["check"] == "loads"
     assert not json.loads(done.output)["ok"]
-    done = CliRunner().invoke(build_app(), ["check", "none.py:Mine", "--set", "rate"])
+    done = run_command(["check", "none.py:Mine", "--set", "rate"])
     assert "has no '='" in str(done.exception)

@@ -6,10 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from typer.testing import CliRunner
+from command_factory import run_command
 from video_factory import write_label_maps, write_video
-
-from driftlab.cli.app import build_app
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -102,7 +100,7 @@ def write_files(page: Path, folder: Path) -> None:
 
 def invoke(words: list[str]) -> str:
     """Run a command in this process and return its output."""
-    result = CliRunner().invoke(build_app(), words)
+    result = run_command(words)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == 0, result.output

@@ -12,12 +12,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
+from command_factory import run_command
 from packaging.specifiers import SpecifierSet
 from rayfiles_factory import CLUSTER, COUNT, TEXT, WORDS, YES_NO, fields
-from typer.testing import CliRunner
 
 import driftlab
-from driftlab.cli.app import build_app
 
 FOLDER = resources.files("driftlab.actors") / "deploy"
 FILES = ("machines.yaml", "cloud.yaml", "rayjob.yaml")
@@ -180,6 +179,6 @@ def test_driftlab_accepts_the_commands(name):
     commands = re.findall(r"driftlab (run [^'\n]*)", (FOLDER / name).read_text(encoding="utf-8"))
     assert commands
     for command in commands:
-        result = CliRunner().invoke(build_app(), [*shlex.split(command), "--dry-run"])
+        result = run_command([*shlex.split(command), "--dry-run"])
         assert result.exit_code == 0, result.output
         assert "--address auto" in command

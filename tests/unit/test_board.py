@@ -8,11 +8,10 @@ import re
 import pytest
 import yaml
 from browser import SCHEMES, WIDTHS, chromium, needs_chromium, visit
+from command_factory import run_command
 from results_factory import make_run
 from tuning_factory import make_search
-from typer.testing import CliRunner
 
-from driftlab.cli.app import build_app
 from driftlab.errors import RequestError
 from driftlab.platform.results.board.entries import entries_of
 from driftlab.platform.results.board.page import write_board
@@ -101,12 +100,12 @@ def test_a_missing_folder_and_that_of_one_run_are_refused(folder, tmp_path):
     for wrong in (tmp_path / "none", folder / "first"):
         with pytest.raises(RequestError):
             write_board(wrong)
-    done = CliRunner().invoke(build_app(), ["board", str(tmp_path / "none")])
+    done = run_command(["board", str(tmp_path / "none")])
     assert isinstance(done.exception, RequestError)  # exit code 2
 
 
 def test_the_command_names_the_page_and_the_damaged_folders(folder):
-    done = CliRunner().invoke(build_app(), ["board", str(folder)])
+    done = run_command(["board", str(folder)])
     assert done.exit_code == 0
     assert done.stdout.strip() == str(folder / "board.html")
     assert done.stderr.count("\n") == 1

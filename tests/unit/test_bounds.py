@@ -9,9 +9,8 @@ import documents_factory as documents
 import numpy as np
 import pytest
 import yaml
-from typer.testing import CliRunner
+from command_factory import run_command
 
-from driftlab.cli import app as front
 from driftlab.datasets.labelled import open_set
 from driftlab.errors import DataError, RequestError, quoted
 from driftlab.platform.core.documents import MAX_VALUES, check_file, read_yaml
@@ -99,7 +98,7 @@ def test_a_file_that_is_too_much_is_one_message(tmp_path, which):
     file = tmp_path / "mine.yaml"
     file.write_text(DOCUMENTS[which])
     begun_s = time.process_time()
-    result = CliRunner().invoke(front.build_app(), ["run", str(file), "--dry-run"])
+    result = run_command(["run", str(file), "--dry-run"])
     assert time.process_time() - begun_s < 2 * REFUSAL_S
     assert isinstance(result.exception, RequestError)
     assert str(file) in str(result.exception)
@@ -114,7 +113,7 @@ def test_aliases_within_bounds_are_read():
 
 @pytest.mark.parametrize("word", ["1" * 5000, "0.." + "9" * 5000, "²"])
 def test_seeds_of_many_digits_are_no_seeds(word):
-    result = CliRunner().invoke(front.build_app(), ["run", "quick", "--seed", word, "--dry-run"])
+    result = run_command(["run", "quick", "--seed", word, "--dry-run"])
     assert isinstance(result.exception, RequestError)
     assert len(str(result.exception)) < 500
 

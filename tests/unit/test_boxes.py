@@ -7,9 +7,8 @@ import json
 import numpy as np
 import pytest
 import video_factory
-from typer.testing import CliRunner
+from command_factory import run_command
 
-from driftlab.cli.app import build_app
 from driftlab.datasets.boxes import read_boxes
 from driftlab.datasets.catalogue import open_stream
 from driftlab.errors import DataError, RequestError
@@ -24,7 +23,7 @@ def video(tmp_path):
 
 
 def imported(source, video, *options: str):
-    return CliRunner().invoke(build_app(), ["boxes", str(source), str(video), *options])
+    return run_command(["boxes", str(source), str(video), *options])
 
 
 def frames_of(video, size=(HEIGHT, WIDTH)):

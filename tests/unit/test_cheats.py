@@ -8,9 +8,8 @@ from typing import Any
 import documents_factory as documents
 import pytest
 import yaml
-from typer.testing import CliRunner
+from command_factory import run_command
 
-from driftlab.cli.app import build_app
 from driftlab.errors import RequestError
 from driftlab.platform.core.registry import member_class
 from driftlab.platform.field.request import cell_of, experiment_of, parse_session_request
@@ -154,7 +153,7 @@ def test_true_gains_are_refused_except_in_the_bound_of_the_table():
 def test_the_command_refuses_it_with_the_sentence(plug_in, tmp_path):
     file = tmp_path / "cheat.yaml"
     file.write_text(yaml.safe_dump(document("streaming", f"{plug_in}:Free")))
-    done = CliRunner().invoke(build_app(), ["run", str(file), "--dry-run"])
+    done = run_command(["run", str(file), "--dry-run"])
     assert isinstance(done.exception, RequestError)
     assert "is free: it may send frames before they are shown" in str(done.exception)
 

@@ -12,9 +12,8 @@ import ledger_factory as factory
 import pandas as pd
 import pytest
 import results_factory
-from typer.testing import CliRunner
+from command_factory import run_command
 
-from driftlab.cli import app as front
 from driftlab.errors import DataError, RequestError
 from driftlab.platform.lab import evidence, paths
 from driftlab.platform.lab.cells import resolved
@@ -215,7 +214,7 @@ def test_a_line_holds_digests_and_host_of_its_run(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(ledger, "LEDGER", file)
     monkeypatch.setattr(evidence, "check_evidence", lambda folder: None)
-    result = CliRunner().invoke(front.build_app(), ["claims", str(folder), "--json", "--record"])
+    result = run_command(["claims", str(folder), "--json", "--record"])
     measured = {claim["id"]: claim for claim in json.loads(result.stdout)["claims"] if claim["ours"] is not None}
     lines = {line["claim"]: line for line in read_ledger(file)}
     assert lines.keys() == measured.keys() != set()

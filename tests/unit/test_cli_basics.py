@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import results_factory as factory
-from typer.testing import CliRunner
+from command_factory import run_command
 
 from driftlab import __version__
 from driftlab.cli import app as front
@@ -27,7 +27,7 @@ from driftlab.errors import DriftlabError, RequestError
 
 
 def call(*words: str):
-    return CliRunner().invoke(front.build_app(), list(words))
+    return run_command(list(words))
 
 
 def test_version():

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from command_factory import run_command
 from served_factory import ASKED, TOKEN, served
-from typer.testing import CliRunner
 
-from driftlab.cli.app import build_app
 from driftlab.errors import RequestError
 from driftlab.serve_apps.tokens import enrolment_of
 
 
 def driftlab(*words):
-    return CliRunner().invoke(build_app(), [*map(str, words)])
+    return run_command([*map(str, words)])
 
 
 def test_devices_are_listed_and_revoked(tmp_path):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from typer.testing import CliRunner
+from command_factory import run_command
 
 import driftlab
 from driftlab.cli import app as front
@@ -40,7 +40,7 @@ app.main()
 
 
 def call(*words: str) -> str:
-    result = CliRunner().invoke(front.build_app(), list(words), catch_exceptions=False)
+    result = run_command(list(words), catch_exceptions=False)
     assert result.exit_code == 0
     return result.output
 

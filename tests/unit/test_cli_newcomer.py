@@ -6,9 +6,9 @@ import shlex
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from command_factory import run_command
 
-from driftlab.cli.app import MISNAMED, _run, build_app
+from driftlab.cli.app import MISNAMED, _run
 from driftlab.errors import RequestError
 
 TOKEN = "0123456789abcdef"
@@ -62,7 +62,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_a_mistyped_command_names_the_next_step(folder: Path, line: str, step: str):
     before = sorted(folder.rglob("*"))
-    result = CliRunner().invoke(build_app(), shlex.split(line))
+    result = run_command(shlex.split(line))
     assert isinstance(result.exception, RequestError), result.output
     assert step in str(result.exception)
     assert sorted(folder.rglob("*")) == before
@@ -70,21 +70,21 @@ def test_a_mistyped_command_names_the_next_step(folder: Path, line: str, step: s
 
 @pytest.mark.parametrize("line", [f"device {SERVER}", f"devices list {SERVER}"])
 def test_a_server_that_does_not_respond_may_have_to_be_started(folder: Path, line: str):
-    assert "start the server with `driftlab serve`" in str(CliRunner().invoke(build_app(), line.split()).exception)
+    assert "start the server with `driftlab serve`" in str(run_command(line.split()).exception)
 
 
 def test_an_experiment_may_be_named_as_a_package(folder: Path):
-    assert CliRunner().invoke(build_app(), ["new", "experiment", "numpy"]).exit_code == 0
+    assert run_command(["new", "experiment", "numpy"]).exit_code == 0
     assert Path("numpy.yaml").is_file()
 
 
 def test_a_board_without_runs_says_so(folder: Path):
-    assert "There is no run in 'folder'" in CliRunner().invoke(build_app(), ["board", "folder"]).output
+    assert "There is no run in 'folder'" in run_command(["board", "folder"]).output
 
 
 @pytest.mark.parametrize("line", ["notes.txt:Mine", ":", "no_such_package:Mine"])
 def test_a_module_that_cannot_be_imported_may_be_a_file(folder: Path, line: str):
-    found = CliRunner().invoke(build_app(), ["check", line])
+    found = run_command(["check", line])
     assert (found.exit_code, "Give FILE.py:Class" in found.output) == (1, True)
 
 

@@ -9,12 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
+from command_factory import run_command
 
 from driftlab import _torchvision
 from driftlab.actors import folders
 from driftlab.cli import doctor
-from driftlab.cli.app import build_app
 from driftlab.cli.doctor import Finding
 
 FINE = Finding("one", "ok", "as it should be")
@@ -24,7 +23,7 @@ WRONG = Finding("three", "problem", "broken", "repair it")
 
 def run(monkeypatch: pytest.MonkeyPatch, *findings: Finding, options: tuple[str, ...] = ()):
     monkeypatch.setattr(doctor, "PROBES", tuple(lambda finding=finding: finding for finding in findings))
-    return CliRunner().invoke(build_app(), ["doctor", *options])
+    return run_command(["doctor", *options])
 
 
 def test_notes_do_not_prevent_runs(monkeypatch):

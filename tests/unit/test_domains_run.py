@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from command_factory import run_command
 
-from driftlab.cli.app import build_app
 from driftlab.errors import RequestError
 from driftlab.platform.lab.read import load, parse
 from driftlab.platform.lab.seal import run
@@ -57,5 +56,5 @@ def test_the_experiment_is_valid_and_an_unknown_shift_is_refused():
 
 @pytest.mark.parametrize("name", ["set:usps:/nowhere", "cityscapes:/nowhere", "domains:domains:set:digits"])
 def test_a_wrong_base_is_one_message_and_exit_code_2(name):
-    result = CliRunner().invoke(build_app(), ["show", f"workloads/{name}"])
+    result = run_command(["show", f"workloads/{name}"])
     assert isinstance(result.exception, RequestError) or result.exit_code == 2

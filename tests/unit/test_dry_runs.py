@@ -7,7 +7,7 @@ import pytest
 import tuning_factory as factory
 import typer
 import yaml
-from typer.testing import CliRunner
+from command_factory import run_command
 
 from driftlab.cli.app import build_app
 from driftlab.platform.lab.read import parse
@@ -67,6 +67,6 @@ def test_a_dry_run_writes_nothing(place, command, words, monkeypatch):
     monkeypatch.setenv(FOLDER_VARIABLE, str(place / "cache"))
     before = facts_of(place)
     for more in ((), *((("--json",),) if "--resume" in words else ())):
-        result = CliRunner().invoke(build_app(), [command, *words, "--dry-run", *more])
+        result = run_command([command, *words, "--dry-run", *more])
         assert result.exit_code == 0, result.output + repr(result.exception)
     assert facts_of(place) == before

@@ -12,11 +12,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from command_factory import run_command
 from served_factory import ASKED, TOKEN, served
-from typer.testing import CliRunner
 
 from benchmarks.fuzz.foreign import REPLIES, foreign_server, token_of
-from driftlab.cli.app import build_app
 from driftlab.errors import DriftlabError, RequestError, WireError
 from driftlab.platform.core.records import Applied
 from driftlab.platform.field.agent import Agent, is_finished
@@ -93,7 +92,7 @@ def test_a_finished_device_has_nothing_left_to_do(played):
     agent.seal()
     tables = {file: file.read_bytes() for file in (run.path / "tables").rglob("*") if file.is_file()}
     for words in ([], ["--json"]):
-        done = CliRunner().invoke(build_app(), ["device", "--resume", str(run.path), *words])
+        done = run_command(["device", "--resume", str(run.path), *words])
         assert done.exit_code == 0, done.output
         assert "Nothing is left to do" in done.output
     assert {file: file.read_bytes() for file in tables} == tables
@@ -323,7 +322,7 @@ def test_a_wrong_token_is_refused_before_the_wait_is_announced(tmp_path, capsys)
         for token in (TOKEN, enrolment_of(TOKEN)):
             check_token(server.url, token)
         for command in ("device", "fleet"):
-            result = CliRunner().invoke(build_app(), [command, "--server", server.url, "--token", "wrong" * 4])
+            result = run_command([command, "--server", server.url, "--token", "wrong" * 4])
             assert isinstance(result.exception, RequestError)
             assert "the token is wrong" in str(result.exception)
             assert "a minute or more" not in result.output

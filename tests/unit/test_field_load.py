@@ -9,9 +9,8 @@ from dataclasses import replace
 from statistics import median
 
 import pytest
-from typer.testing import CliRunner
+from command_factory import run_command
 
-from driftlab.cli.app import build_app
 from driftlab.cli.field import _line
 from driftlab.errors import RequestError, WireError
 from driftlab.platform.core.records import LoadReading, Variant
@@ -222,7 +221,7 @@ def test_the_printed_state_names_the_score_of_the_task_and_the_network():
 
 def test_goals_have_no_effect_on_several_applications():
     command = ["device", "--app", "a.yaml", "--latency-goal", "0.1", "--energy-goal", "1"]
-    result = CliRunner().invoke(build_app(), command)
+    result = run_command(command)
     assert isinstance(result.exception, RequestError)
     assert "--latency-goal, --energy-goal have no effect with --app" in str(result.exception)
 

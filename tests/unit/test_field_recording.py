@@ -7,9 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
+from command_factory import run_command
 
-from driftlab.cli.app import build_app
 from driftlab.errors import DataError
 from driftlab.platform.field.recording import (
     CpuTimes,
@@ -132,11 +131,11 @@ def test_a_recording_has_the_load_of_each_period_at_its_start(tmp_path: Path):
 
 def test_the_command_records_this_computer(tmp_path: Path):
     file = tmp_path / "mine.csv"
-    result = CliRunner().invoke(build_app(), ["device", "--record-load", str(file), "--seconds", "1"])
+    result = run_command(["device", "--record-load", str(file), "--seconds", "1"])
     assert result.exit_code == 0, result.output
     assert len(read_steps(file)) == 2
     assert str(file) in result.output
-    wrong = CliRunner().invoke(build_app(), ["device", "--record-load", str(tmp_path / "mine.txt")])
+    wrong = run_command(["device", "--record-load", str(tmp_path / "mine.txt")])
     assert wrong.exception is not None
 
 

@@ -10,9 +10,8 @@ import documents_factory as documents
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from typer.testing import CliRunner
+from command_factory import run_command
 
-from driftlab.cli import app as front
 from driftlab.errors import DataError, RequestError
 from driftlab.platform.core.registry import member_class
 from driftlab.platform.lab import paths, plan
@@ -84,7 +83,7 @@ def test_an_edited_spec_is_refused_and_reported(run, changes, named):
 @pytest.mark.slow
 def test_the_report_of_an_edited_spec_warns(run, few_claims):
     edit(run, window_s=4.0)
-    result = CliRunner().invoke(front.build_app(), ["report", str(run)])
+    result = run_command(["report", str(run)])
     assert (result.exit_code, "spec.yaml was edited after the cells ran" in result.stderr) == (0, True)
 
 
@@ -166,7 +165,7 @@ def test_a_report_warns_of_files_that_were_exchanged(run, few_claims):
 
 
 def lab_report(run):
-    result = CliRunner().invoke(front.build_app(), ["report", str(run)])
+    result = run_command(["report", str(run)])
     assert result.exit_code == 0
     return (run / "report.md").read_text()
 
@@ -280,7 +279,7 @@ def test_a_dry_run_of_a_resume_lists_the_cells_and_writes_nothing(finished, tmp_
     for file in run.glob(f"tables/*/{Path(table_file(run, 'runs', CELLS[1])).name}"):
         file.unlink()
     before = {file: file.stat().st_mtime_ns for file in sorted(run.rglob("*"))}
-    result = CliRunner().invoke(front.build_app(), ["run", "--resume", str(run), "--dry-run"])
+    result = run_command(["run", "--resume", str(run), "--dry-run"])
     assert result.exit_code == 0, result.output
     assert CELLS[1] in result.output
     assert CELLS[0] not in result.output

@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from command_factory import run_command
 
-from driftlab.cli.app import build_app
 from driftlab.errors import RequestError
 
 SHORT_CELLS = "from driftlab.platform.lab import contract\n\ncontract.LENGTH_S, contract.POISON_S = 8.0, 4.7\n"
@@ -19,7 +18,7 @@ MEMBERS = ("adaptation", "streaming", "scaling", "scheduling")
 
 
 def make(kind: str, name: str = "my_own"):
-    return CliRunner().invoke(build_app(), ["new", kind, name])
+    return run_command(["new", kind, name])
 
 
 @pytest.mark.slow

@@ -13,10 +13,9 @@ import pytest
 import recorded_factory
 import results_factory
 from claims_factory import SEEDS, WOBBLE, ask_of, part, run_row, scored
+from command_factory import run_command
 from tables_factory import Made
-from typer.testing import CliRunner
 
-from driftlab.cli.app import build_app
 from driftlab.errors import RequestError
 from driftlab.platform.core.documents import read_yaml
 from driftlab.platform.lab.read import load
@@ -223,14 +222,14 @@ def test_a_cell_without_a_line_takes_that_of_its_claim():
 @pytest.mark.slow
 def test_the_command_prints_a_table_of_a_run(tmp_path):
     run = results_factory.make_run(tmp_path, workloads=("streets/interview",), snapshots=False)
-    result = CliRunner().invoke(build_app(), ["report", str(run), "--paper", "ams-table2", "--json"])
+    result = run_command(["report", str(run), "--paper", "ams-table2", "--json"])
     listed = {cell["claim"]: cell for cell in json.loads(result.stdout)["cells"]}
     assert listed["Interview, One-Time"]["verdict"] == "same sign"
     assert listed["Running, AMS"]["verdict"] == "not run"
-    text = CliRunner().invoke(build_app(), ["report", str(run), "--paper", "ams-table2"]).output
+    text = run_command(["report", str(run), "--paper", "ams-table2"]).output
     assert "Interview, One-Time" in text
     assert NO_RUN not in text
-    wrong = CliRunner().invoke(build_app(), ["report", str(run), "--paper", "ams-table9"])
+    wrong = run_command(["report", str(run), "--paper", "ams-table9"])
     assert isinstance(wrong.exception, RequestError)
     assert "ams-table2" in str(wrong.exception)
     assert open_run(run).spec["name"]

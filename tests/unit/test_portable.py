@@ -8,9 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
+from command_factory import run_command
 
-from driftlab.cli import app as front
 from driftlab.errors import RequestError, RunError
 from driftlab.platform.lab.builds import recipes_of
 from driftlab.platform.lab.cells import resolved
@@ -118,7 +117,7 @@ def test_the_command_restarts_itself_with_the_settings(here, tmp_path, words):
         raise SystemExit(7)
 
     here.setattr(portable, "_execute", execute)
-    result = CliRunner().invoke(front.build_app(), [*words, "--out", str(tmp_path / "run")])
+    result = run_command([*words, "--out", str(tmp_path / "run")])
     assert result.exit_code == 7
     ((command, variables),) = started
     assert command == [sys.executable, *sys.orig_argv[1:]]
@@ -129,7 +128,7 @@ def test_the_command_restarts_itself_with_the_settings(here, tmp_path, words):
 @pytest.mark.slow
 def test_a_search_restarts_itself_too(here, tmp_path):
     here.setattr(portable, "_execute", lambda command, variables: sys.exit(7))
-    result = CliRunner().invoke(front.build_app(), ["tune", "ams", "--portable", "--out", str(tmp_path / "run")])
+    result = run_command(["tune", "ams", "--portable", "--out", str(tmp_path / "run")])
     assert (result.exit_code, (tmp_path / "run").exists()) == (7, False)
 
 

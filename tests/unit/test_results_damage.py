@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 import results_factory as factory
 import yaml
-from typer.testing import CliRunner
+from command_factory import run_command
 
-from driftlab.cli import app as front
 from driftlab.errors import DataError
 from driftlab.platform.lab import seal as lab
 from driftlab.platform.results.tables.read import open_run
@@ -42,7 +41,7 @@ def refused(run, file, *, resume=True):
         *([["run", "--resume", run]] if resume else []),
     ):
         begun_s = time.perf_counter()
-        result = CliRunner().invoke(front.build_app(), [str(word) for word in words])
+        result = run_command([str(word) for word in words])
         assert time.perf_counter() - begun_s < WAIT_S
         assert isinstance(result.exception, DataError | lab.RequestError), result.exception
         assert file in str(result.exception)

@@ -9,10 +9,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import results_factory as factory
+from command_factory import run_command
 from tables_factory import Made, run_row
-from typer.testing import CliRunner
 
-from driftlab.cli.app import build_app
 from driftlab.platform.core.records import LEARNING_FAILED, NO_END, PREDICTION_FAILED
 from driftlab.platform.results.claims import base as claims
 from driftlab.platform.results.isolation import FAILED
@@ -84,7 +83,7 @@ def test_a_run_whose_member_always_failed_says_so_and_exits_with_code_one(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.py").write_text(BROKEN)
     (tmp_path / "run.yaml").write_text(RUN)
-    done = CliRunner().invoke(build_app(), ["run", "run.yaml", "--backend", "inline", "--out", "run"])
+    done = run_command(["run", "run.yaml", "--backend", "inline", "--out", "run"])
     line = "broken: 2 of 2 training batches failed: ValueError: no such layer"
     assert done.exit_code == 1
     assert f"FAILED {line}" in done.output

@@ -9,11 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from claims_factory import ask_of
+from command_factory import run_command
 from figures_factory import drawn, hidden, lines, notes, show, texts
 from tables_factory import Made, run_row, share_row
-from typer.testing import CliRunner
 
-from driftlab.cli.app import build_app
 from driftlab.errors import RequestError
 from driftlab.platform.results.claims.statistics import Measured
 from driftlab.platform.results.figures import load as figure
@@ -145,7 +144,7 @@ def test_missing_networks_and_forecasts_are_not_drawn(tables: Made):
 @pytest.mark.slow
 def test_presets_and_files_are_listed_shown_and_drawn(tmp_path: Path):
     def call(*words: str) -> Any:
-        return CliRunner().invoke(build_app(), list(words), catch_exceptions=True)
+        return run_command(list(words), catch_exceptions=True)
 
     assert "cold_start" in call("list", "loads").output
     assert "scroll" in call("show", "loads/user", "--image", str(tmp_path / "user.png")).output

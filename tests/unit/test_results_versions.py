@@ -15,9 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 import results_factory as factory
 import yaml
-from typer.testing import CliRunner
+from command_factory import run_command
 
-from driftlab.cli import app as front
 from driftlab.errors import DataError, RequestError
 from driftlab.platform.core.registry import FAMILIES, Member, member_class, parameters
 from driftlab.platform.lab.cells import cells_of, resolved
@@ -128,7 +127,7 @@ def test_other_major_versions_are_refused_with_any_spec(run, version):
             read()
     (run / "spec.yaml").write_text("name: x\nsystems: [ams]\n")
     for words in (["report", run], ["claims", run], ["diff", run, run], ["run", "--resume", run]):
-        result = CliRunner().invoke(front.build_app(), [str(word) for word in words])
+        result = run_command([str(word) for word in words])
         assert isinstance(result.exception, DataError)
         assert str(result.exception) == message
     with pytest.raises(DataError, match=re.escape(message)):

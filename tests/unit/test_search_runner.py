@@ -5,10 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
+from command_factory import run_command
 
 from driftlab.actors.cluster import ClusterConfig
-from driftlab.cli.app import build_app
 from driftlab.errors import RequestError
 from driftlab.tune_spaces import run
 
@@ -53,7 +52,7 @@ def test_ray_stops_after_an_error(steps, monkeypatch):
 def test_a_search_that_needs_more_gpus_than_there_are_is_refused_before_ray_starts(tmp_path, monkeypatch):
     monkeypatch.setattr(run.tune, "Tuner", lambda *_, **__: pytest.fail("Ray has started"))
     words = ["tune", "ams", "--set", "experiment.compute.gpus_per_actor=1", "--out", str(tmp_path / "search")]
-    refused = CliRunner().invoke(build_app(), words).exception
+    refused = run_command(words).exception
     assert isinstance(refused, RequestError)
     assert "compute.gpus_per_actor is 1" in str(refused)
 

@@ -6,13 +6,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from command_factory import run_command
 from pydantic import ValidationError
 from served_factory import ASKED, TOKEN
-from typer.testing import CliRunner
 
 from driftlab.actors import sessions as workers
 from driftlab.actors.cluster import PROCESS_BYTES
-from driftlab.cli.app import build_app
 from driftlab.errors import RequestError, RunError
 from driftlab.platform.field import opening, rounds
 from driftlab.platform.field.messages import SampleMessage
@@ -149,7 +148,7 @@ def test_the_actors_of_sessions_request_their_share_and_get_the_device(monkeypat
 )
 def test_the_command_refuses_a_device_that_is_not_here(device, message, tmp_path, monkeypatch):
     monkeypatch.setattr("driftlab.platform.sim.host.gpus", lambda: 0)
-    done = CliRunner().invoke(build_app(), ["serve", "--torch-device", device, "--state-dir", str(tmp_path / "s")])
+    done = run_command(["serve", "--torch-device", device, "--state-dir", str(tmp_path / "s")])
     assert isinstance(done.exception, RequestError)
     assert message in str(done.exception)
 
@@ -159,5 +158,5 @@ def test_the_command_gives_the_device_to_the_server(tmp_path, monkeypatch):
     monkeypatch.setattr("driftlab.platform.sim.host.gpus", lambda: 2)
     given = []
     monkeypatch.setattr(deployment, "serving", lambda args, where, address: given.append(args) or 1 / 0)
-    CliRunner().invoke(build_app(), ["serve", "--torch-device", "cuda:1", "--state-dir", str(tmp_path / "s")])
+    run_command(["serve", "--torch-device", "cuda:1", "--state-dir", str(tmp_path / "s")])
     assert given[0].torch_device == "cuda:1"

@@ -11,9 +11,8 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from typer.testing import CliRunner
+from command_factory import run_command
 
-from driftlab.cli.app import build_app
 from driftlab.errors import RequestError, RunError
 from driftlab.platform.core.records import ModelCost, Variant
 from driftlab.platform.lab.cells import cells_of
@@ -333,7 +332,7 @@ class TestRuns:
         document["systems"] = [{"name": "shared", "base": "no_custom", "scheduling": "nestdnn"}]
         (tmp_path / "asked.yaml").write_text(yaml.safe_dump(document))
         words = ["run", str(tmp_path / "asked.yaml"), "--backend", "inline", "--out", str(tmp_path / "run")]
-        done = CliRunner().invoke(build_app(), words)
+        done = run_command(words)
         message = (
             r"On both, segmentation never runs under shared: (its smallest network needs \d+ bytes, 1000 are free)\."
         )

@@ -265,7 +265,11 @@ def untangle(axis: Axes) -> None:
     from matplotlib.text import Annotation
 
     canvas: Any = axis.figure
-    canvas.draw_without_rendering()
+    layout = canvas.get_layout_engine()
+    if layout is None:
+        canvas.draw_without_rendering()
+    else:
+        layout.execute(canvas)  # which is all that moves a label; the rest of a drawing takes as long
     lines = [line for line in axis.lines if line.get_marker() not in ("None", "", None, "|")]
     points = np.concatenate([np.empty((0, 2)), *(line.get_transform().transform(line.get_xydata()) for line in lines)])
     labels: list[Any] = [text for text in axis.texts if isinstance(text, Annotation)]
