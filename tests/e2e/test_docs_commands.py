@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 import typer
+from command_factory import command_line
 from pages_factory import ROOT, SHELLS, blocks, commands, invoke, prose, shell_lines, write_files
-from typer.main import get_command
 
-from driftlab.cli.app import build_app
 from driftlab.errors import DriftlabError
 
 LISTED = subprocess.check_output(["git", "ls-files", "*.md"], cwd=ROOT, text=True).split()
@@ -49,11 +48,6 @@ KINDS = {"--workload": "workloads", "--system": "systems", "--network": "network
 LOCAL_STREAM = re.compile(r"(video|folder|camera):")
 PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b|…")
 each_document = pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
-
-
-@cache
-def command_line() -> typer.core.TyperGroup:
-    return get_command(build_app())
 
 
 def parse(words: list[str]) -> None:

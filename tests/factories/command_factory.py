@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 from unittest import mock
 
@@ -13,17 +13,13 @@ from typer.testing import CliRunner
 from driftlab.cli.app import build_app
 
 
-@functools.cache
-def _application() -> typer.Typer:
-    return build_app()
-
-
-@functools.cache
-def _built(app: typer.Typer) -> Any:
-    return typer.main.get_command(app)
+@cache
+def command_line() -> typer.core.TyperGroup:
+    """Return the command line."""
+    return typer.main.get_command(build_app())
 
 
 def run_command(words: Sequence[str], **options: Any) -> Any:
     """Run a command; the result has its output, exit code and exception."""
-    with mock.patch("typer.testing._get_command", _built):  # which builds the command line for each call
-        return CliRunner().invoke(_application(), words, **options)
+    with mock.patch("typer.testing._get_command", lambda _: command_line()):  # which builds it for each call
+        return CliRunner().invoke(typer.Typer(), words, **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,10 +99,10 @@ def write_files(page: Path, folder: Path) -> None:
         write_label_maps(write_video(folder / film))
 
 
-def invoke(words: list[str]) -> str:
-    """Run a command in this process and return its output."""
+def invoke(words: list[str], codes: Collection[int] = (0,)) -> str:
+    """Run a command in this process and return its output; it must exit with one of these codes."""
     result = run_command(words)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
-    assert result.exit_code == 0, result.output
+    assert result.exit_code in codes, result.output
     return result.output
