@@ -34,6 +34,7 @@ SHARED = ("backend", "packed")  # backends that several tests use, one after ano
 FIRST = ("ray", "serve", "waits", "e2e", "arch", "contract", "unit")  # long ones, and those that wait
 LATE_S = 0.5  # of processor time: more than the limit of the mark, since two measurements never agree
 FEW_CLAIMS = ("ONCE-1", "AMS-5", "AS-3")  # a usual run measures the first one, lacks a system for the second
+FEW_FIGURES = 2  # of the report, which are drawn for half of the time of a short run
 WITHOUT_RAY_NICE = 5  # tests of Ray take longest and run on one worker, so the others make way
 _CACHE, _MADE_WAY = pytest.StashKey[str](), pytest.StashKey[bool]()
 
@@ -149,6 +150,14 @@ def few_claims(monkeypatch: pytest.MonkeyPatch) -> None:
 
     defined = claims.every_claim()
     monkeypatch.setattr(claims, "every_claim", lambda: {name: defined[name] for name in FEW_CLAIMS})
+
+
+@pytest.fixture
+def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restrict reports to their first figures, in tests that read other things."""
+    from driftlab.platform.results.report import page
+
+    monkeypatch.setattr(page, "FIGURES", page.FIGURES[:FEW_FIGURES])
 
 
 @pytest.fixture(autouse=True)

@@ -43,7 +43,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_prints_a_sentence_for_each_act_and_each_has_a_run(small: None, few_claims: None):
+def test_it_prints_a_sentence_for_each_act_and_each_has_a_run(small: None, few_claims: None, few_figures: None):
     printed = invoke(["demo", "--backend", "inline", "--out", "all"]).splitlines()
     sentences = [line for line in printed if line.endswith(".") and "(" in line]
     assert [line.partition(":")[0] for line in sentences] == [

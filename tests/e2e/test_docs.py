@@ -106,7 +106,7 @@ def test_the_tables_of_members_have_every_method_and_field(family: str, types: t
         assert table[one.__name__] == listed
 
 
-@pytest.mark.usefixtures("few_claims")
+@pytest.mark.usefixtures("few_claims", "few_figures")
 def test_each_family_has_an_example_that_runs_as_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_files(OWN, tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -131,7 +131,7 @@ def test_each_family_has_an_example_that_runs_as_described(tmp_path: Path, monke
         assert "in [0, " in invoke(["show", name])
 
 
-@pytest.mark.usefixtures("few_claims")
+@pytest.mark.usefixtures("few_claims", "few_figures")
 def test_a_plain_class_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     write_files(OWN, tmp_path)
@@ -166,7 +166,7 @@ def test_an_adaptation_hands_its_state_to_the_next_batch(tmp_path: Path, monkeyp
     assert all((value == before[name]).all() for name, value in copy_entries(model, model.state_dict()).items())
 
 
-@pytest.mark.usefixtures("few_claims")
+@pytest.mark.usefixtures("few_claims", "few_figures")
 @pytest.mark.slow
 def test_a_scheduler_trains_the_application_of_the_lowest_observed_accuracy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
