@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -20,6 +21,7 @@ from driftlab.platform.field.client import Client, ServerUnavailable
 from driftlab.serve_apps.shards import session_of, shard_of
 
 SESSIONS, REPEATS, LIMIT_S, PAUSE_S = 8, 5, 240, 0.05
+EVERY_S = 0.2  # between predictions of a device while a replica is replaced
 REPLICA = "ray::ServeReplica"  # begins the title of its process
 IMAGE = cv2.imencode(".png", np.arange(32 * 48 * 3, dtype=np.uint8).reshape(32, 48, 3))[1].tobytes()
 pytestmark = pytest.mark.timeout(900)
@@ -107,7 +109,7 @@ def test_sessions_predict_the_same_after_the_loss_of_a_replica(replicated):
         over = threading.Event()
 
         def keep_predicting(device):
-            return {device.predict() for _ in iter(over.is_set, True)}
+            return {device.predict() for _ in iter(partial(over.wait, EVERY_S), True)}
 
         during = [pool.submit(keep_predicting, device) for device in devices]
         try:
