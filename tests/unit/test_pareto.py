@@ -161,6 +161,16 @@ def test_no_name_lies_on_the_ticks_of_the_score():
     assert min(text.get_window_extent().x0 for text in axis.texts) >= axis.bbox.x0
 
 
+def test_names_are_placed_where_the_layout_puts_the_axes():
+    figure = Canvas(layout="constrained")
+    axis = figure.subplots()
+    axis.set_ylabel("score\nof live frames")
+    untangle(axis)
+    placed = axis.bbox.bounds
+    figure.draw_without_rendering()
+    assert placed == pytest.approx(axis.bbox.bounds, abs=1)
+
+
 def test_late_frames_are_a_cost_with_a_panel():
     rows = [row | {"grace_s": 0.1} for row in ROWS]
     frames = [
