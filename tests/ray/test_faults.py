@@ -16,11 +16,10 @@ from driftlab.errors import RunError
 from driftlab.platform.sim.session import NodeId
 
 DEVICE, LEARNER = NodeId("device", "d"), NodeId("learner", "t")
-KILLS = len(faults.EVERY_KIND) + 1
+KILLS = 10
 
 
-def test_kills_do_not_change_replies(session, inline_replies):
-    """Every kind is killed once, and one of them again."""
+def test_ten_kills_do_not_change_replies(session, inline_replies):
     with faults.kill_repeatedly(KILLS, 0.3, seed=2) as killed:
         replies = ray_fakes.program(session, 2, 300, checkpoint_every=30, until=lambda: len(killed) == KILLS)
     assert len(killed) == KILLS
