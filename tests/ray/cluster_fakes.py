@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from unittest import mock
 
 import psutil
-import pytest
 import ray
 import yaml
+from ray._private.node import Node
 
-from driftlab.actors.cluster import PATIENT, UNUSED, UNWATCHED
+from driftlab.actors.cluster import PATIENT, unwatched
 
 STORE_BYTES = 100 * 2**20
 LIMIT_S = 300  # for a change of the cluster on a busy computer
@@ -52,19 +53,6 @@ GROWING = {  # as in Ray's test of its autoscaler, whose own file is not in the 
 
 
 @contextlib.contextmanager
-def bare_nodes(unused=UNUSED):
-    """Start the computers of simulated clusters without processes and reports that no test uses."""
-    from ray._private.node import Node
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in unused:
-            patch.setattr(Node, name, lambda *args, **kwargs: None)
-        for name, value in UNWATCHED.items():
-            patch.setenv(name, value)
-        yield
-
-
-@contextlib.contextmanager
 def growing_cluster(tmp_path, monkeypatch):
     """Start a cluster of one computer, whose autoscaler adds up to three and removes idle ones after 3 s."""
     from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID
@@ -81,8 +69,8 @@ def growing_cluster(tmp_path, monkeypatch):
         port = free.getsockname()[1]
     address, file = f"{ray.util.get_node_ip_address()}:{port}", tmp_path / "cluster.yaml"
     file.write_text(yaml.safe_dump({**GROWING, "provider": {**GROWING["provider"], "gcs_address": address}}))
-    cluster, unused = Cluster(), [name for name in UNUSED if name != "start_monitor"]  # which is the autoscaler
-    with bare_nodes(unused):
+    cluster, autoscaler = Cluster(), mock.patch.object(Node, "start_monitor", Node.start_monitor)
+    with unwatched(), autoscaler:
         cluster.add_node(
             num_cpus=1,
             gcs_server_port=port,

@@ -18,13 +18,13 @@ import pytest
 import ray
 import ray_fakes
 import yaml
-from cluster_fakes import FAST_DEATH, LIMIT_S, STORE_BYTES, alive, bare_nodes, end_added, wait_until
+from cluster_fakes import FAST_DEATH, LIMIT_S, STORE_BYTES, alive, end_added, wait_until
 from documents_factory import TINY
 from signals_factory import DEFAULT, IGNORED, handler_of
 
 from driftlab.actors import pool
 from driftlab.actors.backend import RayBackend
-from driftlab.actors.cluster import UNUSED, UNWATCHED, ClusterConfig
+from driftlab.actors.cluster import ClusterConfig, unwatched
 from driftlab.actors.faults import actor_processes
 from driftlab.actors.session import RaySession
 from driftlab.cli import app
@@ -40,7 +40,7 @@ def first_machine(cpus):
     """Start a cluster of one simulated computer, which soon notices that another one is lost."""
     from ray.cluster_utils import Cluster
 
-    with bare_nodes():
+    with unwatched():
         cluster = Cluster()
         options = {"num_cpus": cpus, "object_store_memory": STORE_BYTES}
         cluster.add_node(**options, include_dashboard=False, _system_config=FAST_DEATH)
@@ -53,7 +53,7 @@ def second_machine(one_ray, cpus):
     from ray.cluster_utils import Cluster
 
     cluster = one_ray.use(("machines", cpus), lambda: first_machine(cpus), Cluster.shutdown)
-    with bare_nodes():
+    with unwatched():
         cluster.add_node(num_cpus=cpus, object_store_memory=STORE_BYTES)
     yield cluster
     ray.shutdown()
@@ -216,11 +216,10 @@ def use(session, built):
 PROTECTED = """
 import os, secrets, sys
 import ray
-from ray._private.node import Node
+from driftlab.actors.cluster import unwatched
 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-for name in sys.argv[2:]:
-    setattr(Node, name, lambda *args, **kwargs: None)
-ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, _temp_dir=sys.argv[1])
+with unwatched():
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, _temp_dir=sys.argv[1])
 print(ray.get_runtime_context().gcs_address, flush=True)
 input()
 ray.shutdown()
@@ -234,8 +233,8 @@ def protected(one_ray, tmp_path_factory):
     plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
     plain |= {"HOME": str(tmp_path_factory.mktemp("home"))}
     folder = tempfile.TemporaryDirectory(prefix="rt", dir="/tmp", ignore_cleanup_errors=True)  # with a short path
-    theirs, pipe = [sys.executable, "-c", PROTECTED, folder.name, *UNUSED], subprocess.PIPE
-    with folder, subprocess.Popen(theirs, stdin=pipe, stdout=pipe, env=plain | UNWATCHED, text=True) as other:
+    theirs, pipe = [sys.executable, "-c", PROTECTED, folder.name], subprocess.PIPE
+    with folder, subprocess.Popen(theirs, stdin=pipe, stdout=pipe, env=plain, text=True) as other:
         try:
             yield other.stdout.readline().strip(), plain
             other.communicate("\n")

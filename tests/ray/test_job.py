@@ -64,9 +64,8 @@ def is_listening(address: str) -> bool:
 def names_of_tasks(address: str) -> set[str]:
     """Return the names of a cluster's tasks."""
     token = {"Authorization": f"Bearer {os.environ['RAY_AUTH_TOKEN']}"}
-    with urllib.request.urlopen(
-        urllib.request.Request(f"{address}/{EVERY_TASK}", headers=token), timeout=START_S
-    ) as reply:
+    asked = urllib.request.Request(f"{address}/{EVERY_TASK}", headers=token)
+    with urllib.request.urlopen(asked, timeout=START_S) as reply:
         return {task["name"] for task in json.load(reply)["data"]["result"]["result"]}
 
 

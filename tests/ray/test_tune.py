@@ -17,9 +17,9 @@ import pytest
 import ray
 import tuning_factory as factory
 import yaml
-from cluster_fakes import STORE_BYTES, alive, bare_nodes, end_added, wait_until
+from cluster_fakes import STORE_BYTES, alive, end_added, wait_until
 
-from driftlab.actors.cluster import ClusterConfig
+from driftlab.actors.cluster import ClusterConfig, unwatched
 from driftlab.cli import app
 from driftlab.platform.lab.tuned import read_tuned
 from driftlab.platform.results.relations.searches import open_search
@@ -150,7 +150,7 @@ def start_two(tmp_path_factory):
     from ray.cluster_utils import Cluster
 
     caches = [tmp_path_factory.mktemp(name) for name in ("first", "second")]
-    with bare_nodes():
+    with unwatched():
         cluster = Cluster()
         for cache in caches:
             own = {"include_dashboard": False} if cache is caches[0] else {}
