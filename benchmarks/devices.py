@@ -146,9 +146,7 @@ if __name__ == "__main__":
     parser.add_argument("--system", choices=list(SYSTEMS), action="append", help="both by default")
     parser.add_argument("--duration-s", type=float, default=30.0)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument(
-        "--placement", choices=("cells", "nodes"), default="nodes", help="actors of a cell or of its nodes"
-    )
+    parser.add_argument("--placement", choices=("cells", "nodes"), default="nodes")
     options = options_of(parser, devices=10, system=["tent"], duration_s=8.0, workers=1, placement="cells")
     config = ClusterConfig(workers=options.workers, placement=options.placement)
     for system in options.system or SYSTEMS:

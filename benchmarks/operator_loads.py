@@ -29,7 +29,7 @@ from driftlab.platform.networks.operators import OPERATORS
 from driftlab.platform.networks.paths import BASE
 
 CHANNELS, SIDE = 64, 16
-# Programs that print a line when their work begins. They import nothing else: torch takes longer than a short load.
+# Programs that print a line when their work begins. They do not import torch, which takes longer than a short load.
 BEGIN = """
 import sys, time, numpy as np
 until_s = time.monotonic() + float(sys.argv[1])

@@ -1,7 +1,7 @@
-"""Measure the time from process start to the first finished round against bare Ray; one JSON line.
+"""Measure the time from process start to the first finished window against bare Ray; one JSON line.
 
-A round is a window that a device has captured and its model has processed. Bare Ray is `ray.init` and one actor that
-has imported torch. Both run in turn in separate processes; medians are compared.
+A window is finished when a device has captured it and its model has processed it. Bare Ray is `ray.init` and one actor
+that has imported torch. Both run in turn in separate processes; medians are compared.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from driftlab.actors.cluster import ClusterConfig
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.seal import run
 
-class FirstRound(Progress):
+class FirstWindow(Progress):
     def __init__(self):
         self.steps = 0
     def advanced(self, work_s):
@@ -43,12 +43,12 @@ class FirstRound(Progress):
             print(json.dumps({"s": time.time() - psutil.Process().create_time()}))
 
 open_backend = lambda: RayBackend(ClusterConfig(workers=int(sys.argv[2]), placement=sys.argv[3]))
-run(json.loads(sys.argv[4]), out=sys.argv[1], open_backend=open_backend, progress=FirstRound())
+run(json.loads(sys.argv[4]), out=sys.argv[1], open_backend=open_backend, progress=FirstWindow())
 """
 
 
 def document_of(duration_s: float) -> dict[str, object]:
-    """Return the experiment whose first round is measured."""
+    """Return the experiment whose first window is measured."""
     return {
         "name": "startup",
         "systems": ["no_custom"],
@@ -72,9 +72,7 @@ if __name__ == "__main__":
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--duration-s", type=float, default=30.0)
-    parser.add_argument(
-        "--placement", choices=("cells", "nodes"), default="nodes", help="actors of a cell or of its nodes"
-    )
+    parser.add_argument("--placement", choices=("cells", "nodes"), default="nodes")
     options = options_of(parser, repeats=1, workers=1, placement="cells", duration_s=20.0)
     document = document_of(options.duration_s)
     build_networks(document)
@@ -84,7 +82,7 @@ if __name__ == "__main__":
     line = {
         "benchmark": "startup",
         "bare_s": round(bare, 2),
-        "first_round_s": round(first, 2),
+        "first_window_s": round(first, 2),
         "ratio": round(first / bare, 3),
         "goal": 1.3,
     }

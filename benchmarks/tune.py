@@ -226,7 +226,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=["size=small"], dest="overrides")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds of `function`")
     parser.add_argument("--count", type=int, default=KNAPSACKS, help="number of knapsacks")
-    parser.add_argument("--evaluations", type=int, default=max(LIMITS.values()), help="most ones of a searcher")
+    parser.add_argument("--evaluations", type=int, default=max(LIMITS.values()), help="limit of each searcher")
     parser.add_argument("--trials", type=int, default=1000, help="trials of a knapsack")
     parser.add_argument("--out", type=Path, help="folder that keeps the searches of `stopping`")
     options = options_of(parser, seeds=1, count=1, evaluations=100, trials=100)

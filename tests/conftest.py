@@ -34,7 +34,7 @@ SHARED = ("backend", "packed")  # backends that several tests use, one after ano
 FIRST = ("ray", "serve", "waits", "e2e", "arch", "contract", "unit")  # long ones, and those that wait
 LATE_S = 0.5  # of processor time: more than the limit of the mark, since two measurements never agree
 FEW_CLAIMS = ("ONCE-1", "AMS-5", "AS-3")  # a usual run measures the first one, lacks a system for the second
-FEW_FIGURES = 2  # of the report, which are drawn for half of the time of a short run
+FEW_FIGURES = 2  # to draw all of them takes half of the time of a small run's report
 WITHOUT_RAY_NICE = 5  # tests of Ray take longest and run on one worker, so the others make way
 _CACHE, _MADE_WAY = pytest.StashKey[str](), pytest.StashKey[bool]()
 

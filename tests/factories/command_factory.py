@@ -15,7 +15,7 @@ from driftlab.cli.app import build_app
 
 @cache
 def command_line() -> typer.core.TyperGroup:
-    """Return the command line."""
+    """Return the command line of driftlab."""
     return typer.main.get_command(build_app())
 
 
