@@ -26,7 +26,11 @@ from driftlab.serve_apps.shards import AllShards
 TOKEN = "a token of the tests"
 FPS = 4.0
 ASKED = {
-    "system": {"name": "ams", "streaming": {"name": "ams", "interval_s": 2.0}},
+    "system": {
+        "name": "ams",
+        "streaming": {"name": "ams", "interval_s": 2.0},
+        "adaptation": {"name": "distill", "iterations": 6},  # a tenth of the usual steps, to save time
+    },
     "workload": {"name": "streets/running", "duration_s": 12, "fps": 4, "height": 32, "width": 48},
     "student": {"network": "half", "pretrain_steps": 2},
 }
