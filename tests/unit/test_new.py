@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from command_factory import run_command
 
 from driftlab.errors import RequestError
+from driftlab.platform.lab import contract
 
-SHORT_CELLS = "from driftlab.platform.lab import contract\n\ncontract.LENGTH_S, contract.POISON_S = 8.0, 4.7\n"
+ALONE = ("--import-mode=importlib", "--noconftest", "-p", "no:cacheprovider", "-p", "no:faulthandler")
 MAX_LINES = 40
 MEMBERS = ("adaptation", "streaming", "scaling", "scheduling")
 
 
 def make(kind: str, name: str = "my_own"):
     return run_command(["new", kind, name])
+
+
+class Reports:
+    """Collects the outcomes of tests and the texts of their failures."""
+
+    def __init__(self) -> None:
+        self.passed: list[str] = []
+        self.failures: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failures.append(report.longreprtext)
+        elif report.when == "call" and report.passed:
+            self.passed.append(Path(report.nodeid.partition("::")[0]).name)
 
 
 @pytest.mark.slow
@@ -35,11 +47,12 @@ def test_new_files_are_short_and_pass_their_tests(tmp_path: Path, monkeypatch):
             assert file in printed.output
             assert len((tmp_path / file).read_text().splitlines()) <= MAX_LINES
         tests.append(files[1])
-    Path("conftest.py").write_text(SHORT_CELLS)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]  # imports the packages once
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
-    assert done.returncode == 0, done.stdout
-    assert f"{len(tests)} passed" in done.stdout
+    monkeypatch.setattr(contract, "LENGTH_S", 8.0)
+    monkeypatch.setattr(contract, "POISON_S", 4.7)
+    reports = Reports()
+    code = pytest.main(["-q", *ALONE, *tests], plugins=[reports])  # in this process, which has imported the packages
+    assert (code, reports.failures) == (0, [])
+    assert reports.passed == tests
 
 
 def test_existing_files_are_not_overwritten(tmp_path: Path, monkeypatch):
