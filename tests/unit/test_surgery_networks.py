@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from driftlab._torchvision import import_torchvision
 from driftlab.platform.networks import vector
-from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.architectures import DeepClassifier, build
 from driftlab.platform.networks.pruning.surgery import (
     Groups,
     coordinates,
@@ -122,14 +122,20 @@ TORCHVISION = {  # with the number of groups
 }
 
 
+VGG_16_QUARTER = [16, 16, "M", 32, 32, "M", 64, 64, 64, "M", 128, 128, 128, "M", 128, 128, 128, "M"]
+
+
 def torchvision_model(name: str) -> nn.Module:
-    torchvision = import_torchvision()
-    backbone = {"weights_backbone": None} if "deeplab" in name else {}
-    model = torchvision.models.get_model(name, weights=None, **backbone)
-    if name == "vgg16":  # with 64 instead of 4096 hidden units, to save time
-        model.classifier[0], model.classifier[3] = nn.Linear(512 * 49, 64), nn.Linear(64, 64)
+    """Build a network; VGG-16 and the blocks of ResNet-50 with fewer channels, to save time."""
+    models = import_torchvision().models
+    if name == "vgg16":
+        model = models.VGG(models.vgg.make_layers(VGG_16_QUARTER), 9)
+        model.classifier[0], model.classifier[3] = nn.Linear(128 * 49, 64), nn.Linear(64, 64)
         model.classifier[6] = nn.Linear(64, 9)
-    return model
+        return model
+    options = {"weights_backbone": None} if "deeplab" in name else {}
+    options |= {"width_per_group": 8} if name == "resnet50" else {}
+    return models.get_model(name, weights=None, **options)
 
 
 def filled(make: Callable[[], nn.Module], seed: int) -> nn.Module:
@@ -272,6 +278,12 @@ def narrow_resnext(groups: int = 8) -> nn.Module:
     return residual.StagedClassifier(residual.conv_norm(3, 16, 3), stages, nn.Identity(), 64, 5)
 
 
+def narrow_residual(attention: residual.Attention) -> nn.Module:
+    stem = nn.Sequential(residual.conv_norm(3, 32, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1))
+    stages = residual.stages_of(partial(residual.BasicBlock, attention=attention), 32, [32, 64, 128, 256], 2)
+    return residual.StagedClassifier(stem, stages, nn.Identity(), 256, 5)
+
+
 def short_transformer() -> nn.Module:
     network = library.models().VisionTransformer(
         image_size=224, patch_size=16, num_layers=2, num_heads=6, hidden_dim=96, mlp_dim=384, num_classes=5
@@ -279,13 +291,16 @@ def short_transformer() -> nn.Module:
     return library.Published(network, ZOO["vit_small"].input)
 
 
-# Networks whose weights take seconds to build, with fewer blocks and channels.
+# Networks whose weights take long to build or to edit, with fewer blocks and channels.
 NARROW = {
     "wrn_28_10": lambda: residual.wide_residual(5, depth=10, width=2),
     "resnext29": narrow_resnext,
     "resnext29_2x64d": partial(narrow_resnext, groups=2),
     "vit_small": short_transformer,
     "yolov3": lambda: detection.Yolo(5, width=8),
+    "vgg16_cifar": lambda: DeepClassifier(5, width=16),
+    "senet18": partial(narrow_residual, residual.SqueezeExcite),
+    "resnet18_cbam": partial(narrow_residual, residual.Cbam),
 }
 OF_TORCHVISION = {*TORCHVISION, "deeplabv3_mobilenet"}  # covered by the next test
 
