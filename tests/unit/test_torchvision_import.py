@@ -34,21 +34,28 @@ def _assert_has_ops():
         raise RuntimeError("no compiled operators")
 """
 REPORT = """
+import os
 import sys
 from driftlab import _torchvision
 assert "torch" not in sys.modules
-for _ in range(2):
-    assert _torchvision.import_torchvision() is sys.modules["torchvision"]
-import torch
-from torchvision.ops import boxes
-print(_torchvision.state(), boxes._assert_has_ops.__module__, hasattr(torch.ops.torchvision, "nms"))
+import torch  # once for all packages: it takes most of the time
+for folder in sys.argv[1:]:
+    if os.fork():
+        assert os.wait()[1] == 0
+        continue
+    sys.path.insert(0, folder)
+    for _ in range(2):
+        assert _torchvision.import_torchvision() is sys.modules["torchvision"]
+    from torchvision.ops import boxes
+    defined = hasattr(torch.ops.torchvision, "nms")
+    print(_torchvision.state(), boxes._assert_has_ops.__module__, defined, flush=True)
+    os._exit(0)
 """
 
 
-@pytest.fixture
-def fake(tmp_path: Path) -> Path:
-    """A package that fails at import as torchvision does when its library cannot load."""
-    package = tmp_path / "site" / "torchvision"
+def fake(site: Path) -> Path:
+    """Write a package that fails at import as torchvision does when its library cannot load."""
+    package = site / "torchvision"
     (package / "ops").mkdir(parents=True)
     (package / "__init__.py").write_text(FAKE_INIT)
     (package / "ops" / "__init__.py").write_text("")
@@ -56,36 +63,46 @@ def fake(tmp_path: Path) -> Path:
     return package
 
 
-def python(code: str, path: Path) -> list[str]:
-    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(path)!r})\n{code}"]
+def python(code: str, path: Path, *words: Path) -> list[str]:
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(path)!r})\n{code}", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
-def loadable_library() -> Path:
+def loadable_library() -> Path | None:
     """Return a shared library of this interpreter, which torch can open in place of torchvision's."""
     spec = importlib.util.find_spec("_ctypes")
-    if spec is None or spec.origin is None or not spec.origin.endswith(".so"):
+    return Path(spec.origin) if spec and spec.origin and spec.origin.endswith(".so") else None
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Import torchvision with a broken library, with none, and with one that loads, each in a new process."""
+    loads = loadable_library()
+    sites = {name: tmp_path_factory.mktemp(name) for name in ("broken", "absent", *(["loads"] if loads else []))}
+    libraries = {name: fake(site) / "_C.so" for name, site in sites.items()}
+    libraries["broken"].write_bytes(b"not a library")
+    if loads:
+        libraries["loads"].symlink_to(loads)
+    return dict(zip(sites, python(REPORT, Path(), *sites.values()), strict=True))
+
+
+@pytest.mark.slow
+def test_a_broken_torchvision_is_given_the_missing_operators(reports: dict[str, str]):
+    assert reports["broken"] == "mended driftlab._torchvision True"
+
+
+@pytest.mark.slow
+def test_a_torchvision_without_library_is_mended(reports: dict[str, str]):
+    assert reports["absent"] == "mended driftlab._torchvision True"
+
+
+@pytest.mark.slow
+def test_a_working_torchvision_is_unchanged(reports: dict[str, str]):
+    if "loads" not in reports:
         pytest.skip("this interpreter has no extension module in a separate file")
-    return Path(spec.origin)
-
-
-@pytest.mark.slow
-def test_a_broken_torchvision_is_given_the_missing_operators(fake: Path):
-    (fake / "_C.so").write_bytes(b"not a library")
-    assert python(REPORT, fake.parent) == ["mended driftlab._torchvision True"]
-
-
-@pytest.mark.slow
-def test_a_torchvision_without_library_is_mended(fake: Path):
-    assert python(REPORT, fake.parent) == ["mended driftlab._torchvision True"]
-
-
-@pytest.mark.slow
-def test_a_working_torchvision_is_unchanged(fake: Path):
-    (fake / "_C.so").symlink_to(loadable_library())
-    assert python(REPORT, fake.parent) == ["works torchvision.ops.boxes False"]
+    assert reports["loads"] == "works torchvision.ops.boxes False"
 
 
 def test_an_absent_torchvision_stays_absent(tmp_path: Path):
