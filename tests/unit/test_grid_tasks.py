@@ -22,7 +22,7 @@ DOCUMENT: dict[str, Any] = {
         {"name": "one_time", "streaming": {"name": "one_time", "sample_s": 4, "iterations": 10}},
         {"name": "ams", "streaming": {"name": "ams", "interval_s": 4}, "adaptation": FEW_STEPS},
         "remote_tracking",
-        {"name": "just_in_time", "adaptation": {"name": "distill", "batch": 2}},
+        {"name": "just_in_time", "adaptation": FEW_STEPS},
     ],
     "window_s": 4,
     "snapshots": 2,
