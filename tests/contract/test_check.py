@@ -12,6 +12,7 @@ from command_factory import run_command
 from quick_factory import QUICK
 
 from driftlab.platform.core.records import ModelCost
+from driftlab.platform.lab import contract
 from driftlab.platform.lab.contract import PricedCall, check_member, cost_fault
 
 TICK_S = 1e-4  # of the fake clock, at each reading
@@ -87,12 +88,12 @@ class Equal(Scheduling):
 """
 BROKEN = {  # class -> its code, the check that fails, and words of the sentence
     "Ahead": (
-        "class Ahead(OnDevice):\n"
+        "class Ahead(OnDevice):\n    period_s: float = 2.0\n"
         "    def plan_uplink(self, state, session, now_s, seen):\n"
         "        plan = super().plan_uplink(state, session, now_s, seen)\n"
         "        return replace(plan, times_s=(plan.send_s + 1,))",
         "runs",
-        ["to send the frame of 11 s at 10 s", "times_s must be finite"],
+        ["to send the frame of 3 s at 2 s", "times_s must be finite"],
     ),
     "Clock": (
         "class Clock(Plain):\n"
@@ -177,7 +178,7 @@ BROKEN = {  # class -> its code, the check that fails, and words of the sentence
     "Never": (
         "class Never(OnDevice):\n    period_s: float = 60.0",
         "runs",
-        ["it never learned within 12 s", "--set period_s=2"],
+        ["it never learned within 8 s", "--set period_s=2"],
     ),
     "Default": (
         "class Default(OnDevice):\n    period_s: Annotated[float, Gt(0)] = -1.0",
@@ -194,6 +195,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "process_time", lambda: TICK_S * next(readings))
 
 
+@pytest.fixture
+def short_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """End cells soon after the poison: their past is as in those of users."""
+    monkeypatch.setattr(contract, "LENGTH_S", 8.0)
+
+
 def written(folder: Path, name: str) -> str:
     code = BROKEN[name][0]
     file = folder / "mine.py"
@@ -205,7 +212,7 @@ def written(folder: Path, name: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_member_fails_one_check_with_the_reason(clock, tmp_path, name):
+def test_a_broken_member_fails_one_check_with_the_reason(clock, short_cells, tmp_path, name):
     _, check, words = BROKEN[name]
     (found,) = [one for one in check_member(written(tmp_path, name)) if one.fault]
     assert found.check == check
@@ -242,7 +249,9 @@ def test_an_unknown_or_unfit_name_fails_at_once(name, words):
         "scheduling/ekya",
     ],
 )
-def test_members_of_driftlab_pass(clock, name):
+def test_members_of_driftlab_pass(clock, request, name):
+    if name.startswith(("scaling", "scheduling")):  # the others in cells as long as those of users
+        request.getfixturevalue("short_cells")
     found = check_member(name, QUICK.get(name.partition("/")[2], {}) if not name.startswith("scheduling") else {})
     assert [one for one in found if one.fault] == []
     assert [one.check for one in found][:4] == ["loads", "runs", "repeatable", "causal"]
