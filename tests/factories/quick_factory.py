@@ -25,7 +25,8 @@ _GROUPS: dict[tuple[str, ...], dict[str, Any]] = {  # by members: few steps, and
     ("shot", "bufr", "conda", "cua", "ace"): {"iterations": 1, "batch": 4},
     ("iada",): {"iterations": 1, "batch": 4, "source_steps": 5},
     ("elasticdnn", "elasticdnn_cua", "elasticdnn_teacher"): {"iterations": 1},
-    ("usnet", "once_for_all"): {"keep_ratios": [1.0, 0.5], "epochs": 1},
+    ("usnet",): {"keep_ratios": [1.0, 0.5], "epochs": 1},
+    ("once_for_all",): {"keep_ratios": [1.0, 0.5], "epochs": 1, "candidates": 2},
     ("branches", "adascale", "legodnn", "adaptivenet", "adaspring", "adadeep", "nas", "clairvoyant"): {
         "exits": 2,
         "stage_epochs": 1,
