@@ -58,7 +58,7 @@ def run(member: Any, network: str, device: str) -> list[Any]:
     task, make = NETWORKS[network]
     model, found = make().eval().to(device), list[Any]()
     state = prepared(member, model)
-    for number in range(4):
+    for number in range(3):
         given = batch_of(task, number, labelled=member.labels == "teacher")
         done = member.adapt(model, state, given, Phase(2, on_stream=member.learns_on_stream and number % 2 == 1))
         predicted = member.predict(model, done.state, given)

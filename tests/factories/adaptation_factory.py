@@ -20,7 +20,10 @@ from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, SE
 from driftlab.platform.networks.training.training_loop import DataSplits, LabelledFrames
 
 CLASSES, HEIGHT, WIDTH = 4, 16, 24
-BRIEF: dict[str, dict[str, Any]] = {"iada": {"source_steps": 10}}  # 400 by default, for every network that is prepared
+BRIEF: dict[str, dict[str, Any]] = {
+    "iada": {"source_steps": 10},  # 400 by default, for every network that is prepared
+    "cotta": {"augmentations": 2},  # 4 by default, for every step
+}
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((name, BRIEF.get(name, {})) for name in sorted(FAMILIES["adaptation"])),
     ("adabn", {"variant": "batch"}),
@@ -34,7 +37,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("elasticdnn", {"objective": "entropy", "select": "topfrac", "share": 0.2}),
     ("eata", {"entropy_margin": 1.0, "redundancy_margin": 1.0}),
     ("sar", {"entropy_margin": 1.0, "reset_threshold": 1.0}),
-    ("cotta", {"variant": "edgebench", "views": "mirrored"}),
+    ("cotta", {"variant": "edgebench", "views": "mirrored", **BRIEF["cotta"]}),
     ("rotta", {"capacity": 4, "every_frames": 3}),
     ("note", {"capacity": 4, "every_frames": 3}),
     ("note", {"capacity": 4, "every_frames": 3, "variant": "lite"}),
