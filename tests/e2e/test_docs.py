@@ -204,7 +204,7 @@ def test_the_check_of_a_method_runs_as_it_is_written(tmp_path: Path, monkeypatch
     ]
 
 
-@pytest.mark.usefixtures("few_claims")
+@pytest.mark.usefixtures("few_claims", "few_figures")
 def test_the_example_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     """Run the page's files, command and Python, then the Python of the first page on the same tables."""
     monkeypatch.chdir(tmp_path)
