@@ -32,6 +32,7 @@ PICTURES = {
     "adascale": 3,  # accuracy against missed deadlines under two loads, networks by latency
     "domains": 9,  # each domain, accuracy against time and against energy, forgetting; five figures of time
 }
+ONCE = "%config InlineBackend.print_figure_kwargs = {'bbox_inches': None}"  # to crop figures draws each of them twice
 TINY = [  # of the run of the tour
     *("workloads.0.height=16", "workloads.0.width=24", "workloads.0.duration_s=10", "workloads.0.fps=1"),
     *("student.pretrain_steps=2", "systems.1.streaming.iterations=1", "systems.1.streaming.sample_s=4"),
@@ -80,7 +81,7 @@ def test_a_notebook_runs_and_draws_figures(path, tmp_path, kernel):
         notebook.cells[1].source = re.sub("CHANGES = .*", f"CHANGES = {TINY}", notebook.cells[1].source)
     else:
         make_run(path.stem, tmp_path / "runs" / "made")
-    begin = f"%reset -f\nimport os\nos.chdir({str(tmp_path / 'notebooks')!r})\ndel os"
+    begin = f"%reset -f\n{ONCE}\nimport os\nos.chdir({str(tmp_path / 'notebooks')!r})\ndel os"
     notebook.cells.insert(0, v4.new_code_cell(begin))
     nbclient.NotebookClient(notebook, timeout=120, km=kernel).execute()
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
