@@ -1,6 +1,6 @@
 """Compare the tables of cells that run in several modes; prints a JSON line per family and mode.
 
-* `cells`: two workers, each of which computes whole cells
+* `cells`: two workers (see `--workers`), each of which computes whole cells
 * `nodes`: two workers with an actor for each kind of node
 * `raylets`: the same on two simulated computers
 * `killed`: the driver is killed after half the cells of each family, alternately whole cells and separate nodes, and
@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from _shared import options_of, report
@@ -72,38 +72,38 @@ class KillProgress(StrictProgress):
 
 
 @contextlib.contextmanager
-def opener_of(mode: str, kills: int) -> Iterator[Callable[[], Backend]]:
+def opener_of(mode: str, kills: int, workers: int) -> Iterator[Callable[[], Backend]]:
     """Yield a function that returns the backend of a mode; on Ray the same one for every run."""
     if mode == INLINE:
         yield InlineBackend
     elif mode == "raylets":
-        with cluster_of(2, 2) as backend:
+        with cluster_of(2, workers) as backend:
             yield lambda: backend
     else:
         separate = mode == "nodes" or (mode == KILLED and kills % 2)
-        backend = SharedBackend(ClusterConfig(workers=2, placement="nodes" if separate else "cells"))
+        backend = SharedBackend(ClusterConfig(workers=workers, placement="nodes" if separate else "cells"))
         yield lambda: backend
         RayBackend.close(backend)
 
 
-def run_all(mode: str, folder: Path, families: Sequence[str], every: bool) -> None:
+def run_all(mode: str, folder: Path, options: argparse.Namespace) -> None:
     """Run the cells of the families, or resume those that were killed before."""
-    kills = sum((folder / family).exists() for family in families)
-    with opener_of(mode, kills) as open_backend:
-        for family in families:
+    kills = sum((folder / family).exists() for family in options.families)
+    with opener_of(mode, kills, options.workers) as open_backend:
+        for family in options.families:
             out = folder / family
             if out.exists():
                 resume(out, open_backend=open_backend, progress=StrictProgress())
                 continue
-            spec = load(str(DEFINITIONS / f"{family}.yaml"), choice=None if every else FAMILIES[family])
+            spec = load(str(DEFINITIONS / f"{family}.yaml"), choice=None if options.every else FAMILIES[family])
             with create_run(spec, out) as directory:
                 execute(spec, directory, open_backend, KillProgress() if mode == KILLED else StrictProgress())
 
 
 def in_process(mode: str, folder: Path, options: argparse.Namespace) -> int:
     """Run all cells in a separate process, which starts again after each kill; return the number of kills."""
-    every = ["--every"] if options.every else []
-    command = [sys.executable, __file__, "--in-process", mode, str(folder), *every, "--families", *options.families]
+    given = ["--workers", str(options.workers), *(["--every"] if options.every else [])]
+    command = [sys.executable, __file__, "--in-process", mode, str(folder), *given, "--families", *options.families]
     environment = {**os.environ, "DRIFTLAB_CACHE": str(folder / "cache")}
     kills = 0
     while code := subprocess.run(command, env=environment, check=False).returncode:
@@ -152,11 +152,12 @@ if __name__ == "__main__":
     parser.add_argument("--families", nargs="*", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--modes", nargs="*", choices=MODES, default=list(MODES))
     parser.add_argument("--every", action="store_true", help="all members and workloads of the families")
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--in-process", nargs=2, metavar=("MODE", "FOLDER"), help=argparse.SUPPRESS)
-    options = options_of(parser, families=["tasks"], modes=["cells"])
+    options = options_of(parser, families=["tasks"], modes=["cells"], workers=1)
     if options.in_process:
         mode, folder = options.in_process
-        run_all(mode, Path(folder), options.families, options.every)
+        run_all(mode, Path(folder), options)
     else:
         with tempfile.TemporaryDirectory() as folder:
             sys.exit(1 if compare(options, Path(folder)) else 0)
