@@ -20,7 +20,6 @@ from driftlab.platform.lab.contract import STAGED, STUDENTS, world_of
 from driftlab.platform.lab.poison import ENDS, past_of, poisoned
 from driftlab.platform.lab.seal import run
 from driftlab.platform.networks.pruning import family as families
-from driftlab.platform.networks.training import pretrain
 from driftlab.platform.results.tables.diff import table_differences
 from driftlab.platform.results.tables.read import Run, open_run
 from driftlab.platform.scaling import elastic
@@ -150,14 +149,10 @@ def once_per_architecture(find: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="module")
-def by_kind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], list[Run]]]:
+def by_kind(frames_drawn_once: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], list[Run]]]:
     """Run the systems of a kind once; their networks share drawn frames and channel groups."""
     groups = once_per_architecture(families.groups)
-    with (
-        patch.object(pretrain, "_frames", cache(pretrain._frames)),
-        patch.object(families, "groups", groups),
-        patch.object(elastic, "groups", groups),
-    ):
+    with patch.object(families, "groups", groups), patch.object(elastic, "groups", groups):
         yield cache(lambda kind: run_twice(kind, SHOWN[kind], tmp_path_factory.mktemp(kind)))
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache
-from unittest.mock import patch
-
 import pytest
 
 from driftlab.platform.core.registry import FAMILIES, Member, member_class
 from driftlab.platform.lab.read import parse
 from driftlab.platform.lab.seal import run
-from driftlab.platform.networks.training import pretrain
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.streaming.base import StreamFacts
 from driftlab.platform.tune.document import reads_end
 from driftlab.tune_spaces.catalogue import host_of
+
+pytestmark = pytest.mark.usefixtures("frames_drawn_once")
 
 SHORT_S, LONG_S = 5.0, 8.0
 STREET = {"name": "streets/running", "fps": 2, "height": 32, "width": 48}
@@ -41,13 +38,6 @@ QUICK = {
 }
 MEMBERS = [(family, name) for family in ("streaming", "adaptation") for name in FAMILIES[family]]
 ENDS = {"foresight"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def frames_drawn_once() -> Iterator[None]:
-    """Draw the frames of the pre-training once, as the networks of all members train on the same ones."""
-    with patch.object(pretrain, "_frames", cache(pretrain._frames)):
-        yield
 
 
 def on_stream(family, name):
