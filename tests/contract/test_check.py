@@ -249,9 +249,7 @@ def test_an_unknown_or_unfit_name_fails_at_once(name, words):
         "scheduling/ekya",
     ],
 )
-def test_members_of_driftlab_pass(clock, request, name):
-    if name.startswith(("scaling", "scheduling")):  # the others in cells as long as those of users
-        request.getfixturevalue("short_cells")
+def test_members_of_driftlab_pass(clock, name):
     found = check_member(name, QUICK.get(name.partition("/")[2], {}) if not name.startswith("scheduling") else {})
     assert [one for one in found if one.fault] == []
     assert [one.check for one in found][:4] == ["loads", "runs", "repeatable", "causal"]
