@@ -230,7 +230,7 @@ def _checks(document: SpaceDocument) -> Iterator[tuple[str, Callable[[], Any]]]:
 def _accepts_all_ends(document: SpaceDocument) -> bool:
     """Return whether the experiment accepts its system with each end of its settings, a row per end.
 
-    Such an experiment is checked in a tenth of the time of one per end, and is refused if one of its rows would be.
+    An experiment is refused if one of its rows would be, so this replaces an experiment for each end.
     """
     system, *others = document.experiment["systems"]
     base = system.get("base") or (system["name"] if system["name"] in SYSTEMS else None)
@@ -249,7 +249,7 @@ def _accepts_all_ends(document: SpaceDocument) -> bool:
 def _check_domain(document: SpaceDocument, path: str, part: DomainPart, accepted: bool) -> None:
     """Refuse contradictory domains, unknown paths, and values that the experiment refuses.
 
-    `accepted` tells that it accepts all ends of the settings of its system.
+    With `accepted`, it is known to accept all ends of its system's settings.
     """
     if path.split(".")[0] in FIXED or path == f"{OF_SYSTEM}name":
         raise RequestError("it is no setting of a system; leave it out")
