@@ -35,8 +35,6 @@ from driftlab.platform.results.tables.read import open_run, read_info
 from driftlab.platform.results.tables.schema import TABLES
 from driftlab.serve_apps.tokens import enrolment_of
 
-pytestmark = pytest.mark.waits
-
 FPS, DURATION_S = 4, 9
 STREAMED = {
     **ASKED,

@@ -21,8 +21,6 @@ from driftlab.platform.field.fleet import Fleet
 from driftlab.platform.field.request import parse_session_request
 from driftlab.platform.field.ticket import join
 
-pytestmark = pytest.mark.waits
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):

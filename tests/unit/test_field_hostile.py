@@ -18,8 +18,6 @@ from driftlab.platform.field import tables
 from driftlab.platform.field.agent import DeviceReport
 from driftlab.platform.field.sending import Traffic
 
-pytestmark = pytest.mark.waits
-
 QUICK = (
     "weights without an end",
     "weights that are not numbers",
