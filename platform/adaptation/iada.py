@@ -19,7 +19,7 @@ from driftlab.platform.adaptation.memory import as_tensors, below, under
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
 from driftlab.platform.networks.heads import linear_head
-from driftlab.platform.networks.training.descent import Adam
+from driftlab.platform.networks.training.descent import Adam, Optimiser
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +63,7 @@ class Iada(LossDescent):
         width, positive = real.shape[1], bool((real >= 0).all())
         source_net, judge = generator(width, positive=positive).to(real.device), discriminator(width).to(real.device)
         discriminator_step, generator_step = (
-            torch.optim.Adam(net.parameters(), DISCRIMINATOR_LEARNING_RATE) for net in (judge, source_net)
+            Optimiser(net.parameters(), Adam(DISCRIMINATOR_LEARNING_RATE)) for net in (judge, source_net)
         )
         for _ in range(self.source_steps):
             rows = torch.randint(len(real), (min(self.batch, len(real)),))
@@ -99,7 +99,7 @@ class Iada(LossDescent):
             source_net, judge = generator(width, positive=bool(run.pack["positive"])), discriminator(width)
         source_net.load_state_dict(given)
         judge.load_state_dict(own)
-        optimiser = torch.optim.Adam(judge.to(run.device).parameters(), DISCRIMINATOR_LEARNING_RATE)
+        optimiser = Optimiser(judge.to(run.device).parameters(), Adam(DISCRIMINATOR_LEARNING_RATE))
         run.notes.update(source_net=source_net.to(run.device), judge=judge, optimiser=optimiser)
         return super().start(run)
 
@@ -149,10 +149,10 @@ def deceived(judge: nn.Module, other: torch.Tensor) -> torch.Tensor:
     return F.softplus(-judge(other)).mean()
 
 
-def _descend(optimiser: torch.optim.Optimizer, loss: torch.Tensor) -> None:
+def _descend(optimiser: Optimiser, loss: torch.Tensor) -> None:
     """Make a step of the parameters of one network only."""
     import torch
 
     optimiser.zero_grad()
-    torch.autograd.backward(loss, inputs=[value for group in optimiser.param_groups for value in group["params"]])
+    torch.autograd.backward(loss, inputs=optimiser.parameters)
     optimiser.step()

@@ -379,9 +379,10 @@ def step_s(student: str, batch: int) -> float:
     import torch
 
     from driftlab.platform.networks.architectures import build
+    from driftlab.platform.networks.training.descent import Adam, Optimiser
 
     network, inputs, taken = build(student, 8, seed=0), torch.zeros(batch, 3, SIZE, SIZE), []
-    optimiser = torch.optim.Adam(network.parameters())
+    optimiser = Optimiser(network.parameters(), Adam(1e-3))
     for _ in range(STEPS):
         started = time.process_time()
         optimiser.zero_grad()

@@ -158,7 +158,7 @@ def _few_steps() -> Iterator[None]:
     """Raise _TrainsOn after a few training steps: a count does not depend on the speed of the host."""
     import torch
 
-    from driftlab.platform.networks.training.descent import Descent
+    from driftlab.platform.networks.training.descent import Descent, Optimiser
 
     taken = itertools.count(1)
 
@@ -172,7 +172,7 @@ def _few_steps() -> Iterator[None]:
         return take
 
     with ExitStack() as stack:
-        for optimiser in (Descent, torch.optim.Adam):
+        for optimiser in (Descent, Optimiser, torch.optim.Adam):
             stack.enter_context(patch.object(optimiser, "step", counted(optimiser.step)))
         yield
 

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from driftlab.platform.networks.training.descent import Adam, Optimiser
+
 Choices = tuple[int, ...]
 UNITS = 32
 MAX_INITIAL_WEIGHT = 0.08  # all choices are about equally likely at first
@@ -36,7 +38,7 @@ class Controller(nn.Module):
             torch.default_generator.manual_seed(seed)
             for parameter in self.parameters():
                 nn.init.uniform_(parameter, -MAX_INITIAL_WEIGHT, MAX_INITIAL_WEIGHT)
-        self._optimiser = torch.optim.Adam(self.parameters(), lr=rate)
+        self._optimiser = Optimiser(self.parameters(), Adam(rate))
         self.baseline: float | None = None
 
     def draw(self, rng: np.random.Generator) -> Choices:

@@ -49,13 +49,14 @@ class Darts(PathSearchScaling):
 
         from driftlab.platform.networks.branched import MixedNetwork
         from driftlab.platform.networks.predict import device_of
+        from driftlab.platform.networks.training.descent import Adam, Optimiser
         from driftlab.platform.networks.training.training_loop import epochs
 
         rng = rng_for(data.seed, "scaling", "darts")
         train, val = halves(data.train, rng)
         mixed, device = MixedNetwork(branched), device_of(branched.stem)
         architecture = [torch.zeros(len(modules), device=device, requires_grad=True) for modules in branched.stages]
-        optimiser = torch.optim.Adam(architecture, lr=self.architecture_learning_rate, betas=BETAS, weight_decay=DECAY)
+        optimiser = Optimiser(architecture, Adam(self.architecture_learning_rate, *BETAS))
 
         def loss_on(frames: LabelledFrames, rows: Rows) -> Tensor:
             shares = [one.softmax(dim=0) for one in architecture]
@@ -66,7 +67,7 @@ class Darts(PathSearchScaling):
             losses = (lambda: loss_on(train, rows), lambda: loss_on(val, val_rows))
             gradients = self._gradients(losses, list(mixed.parameters()), architecture)
             for parameter, gradient in zip(architecture, gradients, strict=True):
-                parameter.grad = gradient
+                parameter.grad = gradient.add(parameter.detach(), alpha=DECAY)
             optimiser.step()
             torch.autograd.backward(loss_on(train, rows), inputs=list(mixed.parameters()))
 

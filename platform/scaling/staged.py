@@ -21,6 +21,7 @@ from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks.branched import Branched
 from driftlab.platform.networks.chain import Chain
 from driftlab.platform.networks.predict import inputs_for
+from driftlab.platform.networks.training.descent import Adam, Optimiser
 from driftlab.platform.networks.training.training_loop import DataSplits, LabelledFrames, TrainingSchedule, epochs
 from driftlab.platform.scaling.slimming import distillation_loss
 
@@ -183,7 +184,7 @@ def _distil(
     parameters, error = list(module.parameters()), math.nan
     if not parameters:
         return error
-    optimiser = torch.optim.Adam(parameters, lr=schedule.rate)
+    optimiser = Optimiser(parameters, Adam(schedule.rate))
     for _ in range(schedule.operator_epochs):
         module.train()
         errors = []
@@ -214,7 +215,7 @@ def train_paths(branched: Branched, data: DataSplits, schedule: StagedSchedule) 
     if not parameters or not schedule.path_epochs:
         return
     rng, space = rng_for(data.seed, "scaling", "paths"), branched.space
-    optimiser = torch.optim.Adam(parameters, lr=schedule.rate)
+    optimiser = Optimiser(parameters, Adam(schedule.rate))
     for _ in range(schedule.path_epochs):
         for rows in _batches(len(data.train), schedule.stage.batch, rng):
             stages = int(rng.integers(space.stages)) + 1

@@ -7,6 +7,7 @@ that of `torch.optim.Adam` and `torch.optim.SGD` operation by operation, so that
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -139,6 +140,37 @@ class Nesterov:
         gradient.add_(weights, alpha=self.weight_decay)
         speed.mul_(self.momentum).add_(gradient)
         weights.add_(gradient.add_(speed, alpha=self.momentum), alpha=-self.learning_rate)
+
+
+class Optimiser:
+    """Descends on the parameters of a network by a rule, each by its own gradient.
+
+    The weights are those of `torch.optim`, which first imports the whole compiler of PyTorch: a second per process.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor], rule: StepRule) -> None:
+        self.parameters = list(parameters)
+        self.rule = rule
+        self._states: dict[int, tuple[int, Moments]] = {}  # a parameter without a gradient does not count the step
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def step(self) -> None:
+        """Update every parameter that has a gradient; the gradient may change too."""
+        import torch
+
+        for number, parameter in enumerate(self.parameters):
+            if parameter.grad is not None:
+                weights = parameter.detach()
+                steps, moments = self._states.get(number) or (
+                    0,
+                    tuple(torch.zeros_like(weights) for _ in range(self.rule.moments)),
+                )
+                self.rule.move(weights, parameter.grad, moments, steps + 1)
+                self._states[number] = (steps + 1, moments)
 
 
 class Descent:
