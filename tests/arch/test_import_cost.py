@@ -32,6 +32,10 @@ from driftlab.platform.networks.training.pretrain import pretrain
 from driftlab.platform.networks.training.artifacts import Recipe
 pretrain(Recipe("half", height=16, width=16, steps=1))
 count_cost(build("half", 8, seed=0), 16, 16)
+from driftlab.platform.scaling.controller import Controller
+Controller((2, 3), 0, 0.01).learn((1, 2), 1.0)
+from driftlab.datasets.labelled import open_set
+open_set("digits")
 """
 READING = [
     "list",
@@ -100,11 +104,11 @@ def test_a_driver_reads_the_reply_about_a_built_network_without_torch():
 
 
 @pytest.mark.slow
-def test_teaching_and_counting_load_no_compiler():
-    """Every process of a run would pay 1.5 s for it."""
+def test_teaching_searching_and_counting_load_no_compiler():
+    """Every process of a run would pay a second for each."""
     loaded = loaded_by(TEACH)
     assert "torch" in loaded
-    assert not {"torch._dynamo", "sympy"} & loaded
+    assert not {"torch._dynamo", "sympy", "sklearn"} & loaded
 
 
 def test_a_heavy_import_would_be_seen():

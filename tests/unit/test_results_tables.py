@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -159,15 +160,17 @@ def test_an_interruption_at_any_file_leaves_a_folder_that_opens(tmp_path, monkey
         folder = Path(shutil.copytree(whole, tmp_path / str(survive)))
         written = []
 
-        def stop(table, sink, written=written, survive=survive, write=module.pq.write_table, **options):
-            if len(written) == survive:
-                Path(sink).write_bytes(b"half")
-                raise ProcessKilled
-            written.append(table)
-            write(table, sink, **options)
+        @contextmanager
+        def stop(file, written=written, survive=survive, write=module.atomic_write):
+            with write(file) as draft:
+                if len(written) == survive:
+                    draft.write_bytes(b"half")
+                    raise ProcessKilled
+                written.append(file)
+                yield draft
 
         with monkeypatch.context() as patch:
-            patch.setattr(module.pq, "write_table", stop)
+            patch.setattr(module, "atomic_write", stop)
             with pytest.raises(ProcessKilled):
                 Recorder(str(folder)).write("one_time/w/two-phones/seed-0", {"runs": [runs_row("failed")]})
             with pytest.raises(ProcessKilled):

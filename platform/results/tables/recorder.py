@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from driftlab.platform.results.tables.schema import TABLES, version_of
 
 FAILED = "it had failed"  # why a cell runs again although its files are intact
 OTHERS = tuple(name for name in TABLES if name != "runs")  # tables of a cell that are written before its `runs`
+SERIAL_ROWS = 10_000  # a file of fewer rows is read faster without threads
 NAME_LIMIT = 100  # of a file's stem; file systems allow 255 bytes for everything
 
 
@@ -47,7 +50,11 @@ class Recorder:
             sync(last.parent)
         digests = {}
         for name in OTHERS:
-            write_table(tables[name], file := table_file(self._tables, name, cell))
+            file = table_file(self._tables, name, cell)
+            if len(tables[name]):
+                write_table(tables[name], file)
+            else:
+                _write_empty(name, file)
             digests[name] = digest_of(file)
         write_table(with_seal(tables["runs"], Seal(origin, digests)), last)
         return Reply(facts={name: len(table) for name, table in tables.items()})
@@ -121,7 +128,8 @@ def read_file(file: Path, table: str, only: Sequence[str] = ()) -> pa.Table:
         if parquet.metadata.num_rows == 0:  # most tables of most cells; it takes a fifth of the time
             return schema.empty_table()
         present = set(found.names)
-        content = parquet.read([name for name in schema.names if name in present])
+        threads = parquet.metadata.num_rows > SERIAL_ROWS
+        content = parquet.read([name for name in schema.names if name in present], use_threads=threads)
     columns = [content[field.name] if field.name in present else pa.nulls(len(content), field.type) for field in schema]
     return pa.Table.from_arrays(columns, schema=schema)
 
@@ -166,6 +174,8 @@ def _check(found: pa.Schema, table: str, file: Path) -> None:
 def as_table(table: str, cell: str, chunks: Sequence[Columns]) -> pa.Table:
     """Join chunks of columns to one Arrow table of the schema; NaN (not measured) becomes null."""
     schema = TABLES[table]
+    if not chunks:
+        return schema.empty_table()
     named = [{"cell": cell, **chunk} for chunk in chunks]
     lengths = [_rows(table, schema, chunk) for chunk in named]
     columns = [_column(table, field, [chunk.get(field.name) for chunk in named], lengths) for field in schema]
@@ -243,4 +253,23 @@ def write_table(table: pa.Table, file: Path) -> None:
     """Write a file atomically and durably; the same table gives the same bytes."""
     make_folder(file.parent)
     with atomic_write(file) as draft:
-        pq.write_table(table, draft, compression="zstd", compression_level=3, write_page_checksum=True)
+        _write(table, draft)
+
+
+def _write_empty(table: str, file: Path) -> None:
+    """Write the file of a table without rows."""
+    make_folder(file.parent)
+    with atomic_write(file) as draft:
+        draft.write_bytes(_empty_file(table))
+
+
+@cache
+def _empty_file(table: str) -> bytes:
+    """Return the bytes of a file without rows, which most files of most cells have."""
+    sink = io.BytesIO()
+    _write(TABLES[table].empty_table(), sink)
+    return sink.getvalue()
+
+
+def _write(table: pa.Table, where: Path | io.BytesIO) -> None:
+    pq.write_table(table, where, compression="zstd", compression_level=3, write_page_checksum=True)
