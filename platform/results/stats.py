@@ -85,11 +85,17 @@ def slope(x: Iterable[float], y: Iterable[float]) -> float:
 
 
 def rank_correlation(ours: Sequence[float] | Floats, theirs: Sequence[float] | Floats) -> float:
-    """Return Spearman's rank correlation; equal values share a rank, NaN if a side is constant."""
-    from scipy.stats import rankdata
-
-    ranks = np.array([rankdata(ours), rankdata(theirs)])
+    """Return Spearman's rank correlation; equal values share a rank, NaN if a side is constant or has NaN."""
+    ranks = np.array([_ranks(ours), _ranks(theirs)])
     return float(np.corrcoef(ranks)[0, 1]) if (np.ptp(ranks, axis=1) > 0).all() else math.nan
+
+
+def _ranks(values: Sequence[float] | Floats) -> Floats:
+    """Rank values from 1, equal ones by their mean place: those of `scipy.stats`, whose import takes .5 s."""
+    numbers = np.asarray(values, dtype=np.float64)
+    _, places, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    ranks: Floats = (counts.cumsum() - (counts - 1) / 2)[places]
+    return np.full_like(ranks, math.nan) if np.isnan(numbers).any() else ranks
 
 
 def over_seeds(values: pd.Series) -> pd.Series:

@@ -46,6 +46,16 @@ def test_equal_values_share_their_rank():
     assert stats.rank_correlation([1.0, 2, 3], [10.0, 30, 20]) == pytest.approx(0.5)
     assert stats.rank_correlation([1.0, 1, 3], [2.0, 2, 9]) == pytest.approx(1.0)
     assert math.isnan(stats.rank_correlation([1.0, 1, 1], [1.0, 2, 3]))
+    assert math.isnan(stats.rank_correlation([1.0, math.nan, 3], [1.0, 2, 3]))
+
+
+@pytest.mark.slow
+def test_a_rank_correlation_is_that_of_scipy():
+    from scipy import stats as scipy_stats
+
+    values = np.random.default_rng(3).integers(0, 9, (2, 40))
+    expected = scipy_stats.spearmanr(*values).statistic
+    assert stats.rank_correlation(*values) == pytest.approx(expected, rel=1e-12)
 
 
 def groups(**values: list[float]) -> pd.Series:
