@@ -147,6 +147,7 @@ def torchvision() -> ModuleType:
 def few_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restrict reports to one claim of each kind; all take half of the time of a small run's report."""
     from driftlab.platform.results.claims import base as claims
+    from driftlab.platform.results.claims import carried, cells, pages  # noqa: F401  would keep the few for all tests
 
     defined = claims.every_claim()
     monkeypatch.setattr(claims, "every_claim", lambda: {name: defined[name] for name in FEW_CLAIMS})
