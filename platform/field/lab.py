@@ -14,8 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
+from driftlab.platform.core.documents import as_yaml
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.lab.cells import resolved
 from driftlab.platform.results.tables.read import Run, open_run
@@ -102,4 +101,4 @@ def write_lab(agent: Agent, directory: Path) -> None:
         return
     device = _scale_speed(agent.cell.device.spec.hardware, agent.shares)
     lab = lab_of(agent.cell.experiment, measured_times(open_run(directory)), device)
-    write_atomically(directory / LAB, yaml.safe_dump(resolved(lab), sort_keys=False, allow_unicode=True))
+    write_atomically(directory / LAB, as_yaml(resolved(lab)))

@@ -12,10 +12,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from driftlab.errors import DataError, RequestError, as_typed
-from driftlab.platform.core.documents import read_json, read_text
+from driftlab.platform.core.documents import as_yaml, read_json, read_text
 from driftlab.platform.core.files import explain_refusal, make_folder, write_atomically
 
 RUNS = Path("runs")  # the default place of run folders
@@ -63,7 +61,7 @@ def new_run(path: Path, spec: dict[str, Any]) -> Path:
 
 def write_spec(path: Path, spec: dict[str, Any]) -> None:
     """Write the complete spec of a run, atomically."""
-    write_atomically(path / SPEC, yaml.safe_dump(spec, sort_keys=False, allow_unicode=True))
+    write_atomically(path / SPEC, as_yaml(spec))
 
 
 def refuse_filled(path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from driftlab.errors import RequestError, as_typed, quoted
 from driftlab.platform.core.plugins import code_digest, drop_folder
 from driftlab.platform.lab.cells import cells_of, resolved
 from driftlab.platform.lab.read import Experiment
+from driftlab.platform.networks.training.artifacts import version_of
 from driftlab.platform.results.tables.diff import spec_differences
 from driftlab.platform.results.tables.origin import Origin, cell_spec, seal_of
 from driftlab.platform.results.tables.recorder import FAILED, files_of, reason_to_repeat, table_file
@@ -69,7 +69,7 @@ def keep_replaced(directory: Path, cells: Sequence[str]) -> None:
 
 def origins_of(experiment: Experiment, cells: Sequence[Cell]) -> dict[str, Origin]:
     """Return the spec and the code versions that determine each cell's rows."""
-    spec, versions = resolved(experiment), {name: metadata.version(name) for name in ("driftlab", "torch")}
+    spec, versions = resolved(experiment), {name: version_of(name) for name in ("driftlab", "torch")}
     parts = [app.network for workload in experiment.workloads for app in workload.apps]
     networks = {
         name: code_digest(name) for name in (experiment.student.network, experiment.teacher.network, *parts) if name

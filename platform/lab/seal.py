@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from driftlab.platform.lab.grid import Outcome, run_grid
 from driftlab.platform.lab.plan import keep_replaced, plan_of
 from driftlab.platform.lab.progress import Log, Progress, now
 from driftlab.platform.lab.read import Experiment, load, parse
+from driftlab.platform.networks.training.artifacts import version_of
 from driftlab.platform.results.tables.read import read_info, read_request
 from driftlab.platform.results.tables.sources import cells_digest, code_digest
 from driftlab.platform.sim import portable
@@ -31,6 +33,8 @@ from driftlab.platform.sim.session import Backend
 
 PACKAGES = ("driftlab", "torch", "torchvision", "ray", "numpy", "pyarrow", "opencv-python-headless", "av", "simpy")
 INSTRUCTIONS = ("avx512f", "avx2", "avx")  # the widest is recorded: the rounding of sums depends on the width
+# Read at the first run of a process: a file that is edited later is not the code that this process runs.
+_code_digest, _cells_digest = cache(code_digest), cache(cells_digest)
 
 
 def run(
@@ -91,10 +95,10 @@ def execute(spec: Experiment, directory: Path, open_backend: Callable[[], Backen
             check_files(spec)
         remove_drafts(directory)
         keep_replaced(directory, [cell for cells in plan.again.values() for cell in cells])
-        digest = {"cells_digest": cells_digest(spec.name, spec.size)}
+        digest = {"cells_digest": _cells_digest(spec.name, spec.size)}
         paths.keep_info(directory, lambda: {**provenance(), **agreement_of(spec), **digest})
         if plan.todo:
-            paths.clear_other_code(directory, code_digest())
+            paths.clear_other_code(directory, _code_digest())
         backend = open_backend()
         try:
             return run_grid(spec, plan, backend, directory, Log(file, progress))
@@ -114,7 +118,7 @@ def provenance() -> dict[str, Any]:
         "system": f"{host.system()} {host.release()}",
         "cores": os.cpu_count(),
         "packages": {name: _version(name) for name in PACKAGES},
-        "code_digest": code_digest(),
+        "code_digest": _code_digest(),
         "git_commit": _git("rev-parse", "HEAD"),
         "git_changed": bool(_git("status", "--porcelain")),
     }
@@ -137,11 +141,12 @@ def _cpu(field: str) -> str | None:
 
 def _version(package: str) -> str | None:
     try:
-        return metadata.version(package)
+        return version_of(package)
     except metadata.PackageNotFoundError:
         return None
 
 
+@cache
 def _git(*words: str) -> str | None:
     """Query git for the running code; None outside a checkout."""
     try:

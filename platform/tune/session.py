@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from driftlab.errors import DataError, RequestError, as_typed
+from driftlab.platform.core.documents import as_yaml
 from driftlab.platform.core.files import remove_drafts, write_atomically
 from driftlab.platform.core.space import Trial, best_of, key
 from driftlab.platform.lab import paths
@@ -189,7 +188,7 @@ def write_best(directory: Path, file: Path | None = None) -> Path | None:
     found, file = open_search(directory), file or directory / BEST_FILE
     if found.recommended is None:
         return None
-    text = yaml.safe_dump(_best(found), sort_keys=False, allow_unicode=True)
+    text = as_yaml(_best(found))
     head = "# The settings that a search recommends. Use them with: driftlab run EXPERIMENT --tuned FILE\n"
     write_atomically(file, head + text)
     return file

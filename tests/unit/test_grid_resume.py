@@ -172,8 +172,8 @@ def lab_report(run):
 
 @pytest.mark.parametrize("package", ["driftlab", "torch"])
 def test_cells_of_another_version_run_again(run, monkeypatch, package):
-    real = plan.metadata.version
-    monkeypatch.setattr(plan.metadata, "version", lambda name: "99" if name == package else real(name))
+    real = plan.version_of
+    monkeypatch.setattr(plan, "version_of", lambda name: "99" if name == package else real(name))
     todo, again = planned(run)
     assert todo == CELLS
     ((reason, cells),) = again.items()

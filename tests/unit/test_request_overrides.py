@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from driftlab.errors import RequestError
 from driftlab.platform.core import documents
-from driftlab.platform.core.documents import read_yaml
+from driftlab.platform.core.documents import as_yaml, read_yaml
 from driftlab.platform.lab.overrides import apply_overrides, merged
 from driftlab.platform.lab.read import FOLDER
 
@@ -58,6 +58,12 @@ def test_values_keep_their_types(text, value):
 def test_every_number_that_python_prints_is_read(number):
     found = apply_overrides({"a": 0}, [f"a={number!r}"])["a"]
     assert (found, type(found)) == (number, float)
+
+
+@given(st.text())
+def test_a_text_that_is_written_is_read_again(text):
+    document = {text: [text, {"a": f" {text}"}], "b": None}
+    assert read_yaml(as_yaml(document), stored=True) == document
 
 
 def test_numbers_in_a_file_are_read_alike():
