@@ -34,6 +34,7 @@ SHARED = ("backend", "packed")  # backends that several tests use, one after ano
 FIRST = ("ray", "serve", "waits", "e2e", "arch", "contract", "unit")  # long ones, and those that wait
 LATE_S = 0.5  # of processor time: more than the limit of the mark, since two measurements never agree
 FEW_CLAIMS = ("ONCE-1", "AMS-5", "AS-3")  # a usual run measures the first one, lacks a system for the second
+REAL_TIME = "real-time"  # see parallel_factory
 FEW_FIGURES = 2  # to draw all of them takes half of the time of a small run's report
 WITHOUT_RAY_NICE = 5  # tests of Ray take longest and run on one worker, so the others make way
 _CACHE, _MADE_WAY = pytest.StashKey[str](), pytest.StashKey[bool]()
@@ -71,14 +72,16 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the tests of Ray, on one worker; keep all others that start Ray on another one.
 
-    Both workers often wait, so others run at the same time, first the tests that wait too. Long files come before
-    short ones: workers end together.
+    Both workers often wait, so others run at the same time, first the tests that wait too. The last worker of Ray
+    goes on with the tests in real time. Long files come before short ones: workers end together.
     """
     for item in items:
         if _folder(item) in ("ray", "serve"):
             item.add_marker(pytest.mark.ray)
         if item.get_closest_marker("ray") is not None:
             item.add_marker(pytest.mark.xdist_group(_group(item)))
+        if item.get_closest_marker("real_time") is not None:
+            item.add_marker(pytest.mark.xdist_group(REAL_TIME))
     order = {folder: place for place, folder in enumerate(FIRST)}
 
     def place(item: pytest.Item) -> tuple[int, int]:
@@ -101,10 +104,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Lower the priority of a parallel worker that has no tests of Ray left, below the worker with these."""
+    """Lower the priority of a parallel worker without tests of Ray or in real time, below the worker with these."""
     if (
         hasattr(item.config, "workerinput")
-        and not item.get_closest_marker("ray")
+        and not (item.get_closest_marker("ray") or item.get_closest_marker("real_time"))
         and _MADE_WAY not in item.config.stash
     ):
         item.config.stash[_MADE_WAY] = True

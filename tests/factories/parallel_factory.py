@@ -9,6 +9,7 @@ from xdist.scheduler import LoadGroupScheduling
 from xdist.workermanage import WorkerController
 
 RAY_GROUPS = {"ray", "serve"}  # whose worker waits for much of its time
+REAL_TIME = "real-time"  # tests that would come too late beside those of Ray, or at a low priority
 
 
 class FileScheduling(LoadGroupScheduling):
@@ -41,20 +42,37 @@ class FileScheduling(LoadGroupScheduling):
         """Send two tests at least, or the end: a worker begins a test when it has received the next one."""
         if node not in self.registered_collections or node.shutting_down:  # it is still collecting, or ends
             return
-        if self._is_one_too_many(node):
+        if self._is_last_of_ray(node) and REAL_TIME in self.workqueue:
+            self.workqueue.move_to_end(REAL_TIME, last=False)
+        elif self._is_one_too_many(node):
             node.shutdown()
             return
         super()._reschedule(node)
         if self._pending_of(self.assigned_work[node]) < 2:
             super()._reschedule(node)
 
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """Keep tests in real time for the last worker with tests of Ray."""
+        if REAL_TIME in self.workqueue and any(map(_has_ray_tests, self._others(node))):
+            self.workqueue.move_to_end(REAL_TIME)
+        super()._assign_work_unit(node)
+
+    def _is_last_of_ray(self, node: WorkerController) -> bool:
+        return self._ends_with_ray(node) and not any(map(_has_ray_tests, self._others(node)))
+
     def _is_one_too_many(self, node: WorkerController) -> bool:
         """Return whether a worker ends its tests of Ray while others keep the processors busy."""
+        busy = sum(not _has_ray_tests(work) for work in self._others(node))
+        return self._ends_with_ray(node) and busy >= (os.cpu_count() or 1)
+
+    def _ends_with_ray(self, node: WorkerController) -> bool:
+        """Return whether a worker has had tests of Ray, and no more than one of its tests is left to begin."""
         own = self.assigned_work[node]
-        if not RAY_GROUPS & own.keys() or RAY_GROUPS & self.workqueue.keys() or self._pending_of(own) > 2:
-            return False
-        others = [work for one, work in self.assigned_work.items() if one is not node and not one.shutting_down]
-        return sum(not _has_ray_tests(work) for work in others) >= (os.cpu_count() or 1)
+        return bool(RAY_GROUPS & own.keys()) and not RAY_GROUPS & self.workqueue.keys() and self._pending_of(own) <= 2
+
+    def _others(self, node: WorkerController) -> list[dict[str, dict[str, bool]]]:
+        """Return the tests of all other workers that continue."""
+        return [work for one, work in self.assigned_work.items() if one is not node and not one.shutting_down]
 
     def _split_scope(self, nodeid: str) -> str:
         group = super()._split_scope(nodeid)

@@ -35,6 +35,8 @@ from driftlab.platform.results.tables.read import open_run, read_info
 from driftlab.platform.results.tables.schema import TABLES
 from driftlab.serve_apps.tokens import enrolment_of
 
+pytestmark = pytest.mark.real_time
+
 FPS, DURATION_S = 4, 9
 STREAMED = {
     **ASKED,

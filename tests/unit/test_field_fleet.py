@@ -21,6 +21,8 @@ from driftlab.platform.field.fleet import Fleet
 from driftlab.platform.field.request import parse_session_request
 from driftlab.platform.field.ticket import join
 
+pytestmark = pytest.mark.real_time
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):

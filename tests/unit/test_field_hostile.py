@@ -18,6 +18,8 @@ from driftlab.platform.field import tables
 from driftlab.platform.field.agent import DeviceReport
 from driftlab.platform.field.sending import Traffic
 
+pytestmark = pytest.mark.real_time
+
 QUICK = (
     "weights without an end",
     "weights that are not numbers",

@@ -69,3 +69,18 @@ def test_a_worker_continues_after_its_tests_of_ray_while_a_processor_is_idle(mon
     assert clusters in found
     (served,) = [tests for tests in found if "@serve" in tests[0]]
     assert (len(served) > 7) == (workers == 3)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_last_worker_of_ray_goes_on_with_tests_in_real_time(monkeypatch, order):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    clusters = [f"tests/ray/test_a.py::{n}@ray" for n in range(7)]
+    late = [f"tests/unit/test_field_agent.py::{n}@real-time" for n in range(3)]
+    rest = [late, OTHERS][::order]
+    found = run_all([*clusters, "tests/serve/test_a.py::one@serve", *chain(*rest)], 4)
+    assert [*clusters, *late] in found
+
+
+def test_tests_in_real_time_need_no_worker_of_ray():
+    late = [f"tests/unit/test_field_agent.py::{n}@real-time" for n in range(3)]
+    assert any(tests[:3] == late for tests in run_all([*late, *OTHERS]))
