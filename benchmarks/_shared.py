@@ -8,12 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import cv2
 import numpy as np
 
 from driftlab.datasets.frames import Stream
+from driftlab.platform.lab.read import Experiment
 
 
 def options_of(parser: argparse.ArgumentParser, **quick: object) -> argparse.Namespace:
@@ -56,13 +56,12 @@ def child_json(code: str, *arguments: str, env: Mapping[str, str] | None = None)
     return measured
 
 
-def build_networks(document: Mapping[str, Any]) -> None:
+def build_networks(experiment: Experiment) -> None:
     """Build the networks of an experiment, which measured processes then find in the cache."""
     from driftlab.platform.lab.builds import recipes_of
-    from driftlab.platform.lab.read import parse
     from driftlab.platform.networks.training.artifacts import obtain_family
 
-    for recipe in recipes_of(parse(document)).values():
+    for recipe in recipes_of(experiment).values():
         obtain_family(recipe)
 
 

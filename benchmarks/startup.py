@@ -13,6 +13,8 @@ import tempfile
 
 from _shared import build_networks, child_json, options_of, report
 
+from driftlab.platform.lab.read import parse
+
 BARE = """
 import json, sys, tempfile, time, psutil, ray
 with tempfile.TemporaryDirectory(prefix="dl") as folder:
@@ -75,7 +77,7 @@ if __name__ == "__main__":
     parser.add_argument("--placement", choices=("cells", "nodes"), default="nodes")
     options = options_of(parser, repeats=1, workers=1, placement="cells", duration_s=20.0)
     document = document_of(options.duration_s)
-    build_networks(document)
+    build_networks(parse(document))
     ours = options.workers, options.placement, document
     pairs = [(bare_s(options.workers), ours_s(*ours)) for _ in range(options.repeats)]
     bare, first = (statistics.median(side) for side in zip(*pairs, strict=True))

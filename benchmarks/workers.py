@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from _shared import build_networks, child_json, options_of, report
 
 from driftlab.platform.lab.cells import points_of
-from driftlab.platform.lab.read import load
+from driftlab.platform.lab.read import load, parse
 
 CHILD = """
 import json, sys, time, psutil
@@ -90,7 +90,7 @@ def side_by_side(grid: CellGrid, processes: int) -> dict[str, float]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--experiment", help="a built-in one, whose networks are in the cache, instead of the grid")
+    parser.add_argument("--experiment", help="a built-in one instead of the grid")
     parser.add_argument("--set", action="append", default=[], dest="overrides", help="settings of --experiment")
     parser.add_argument("--cells", type=int, default=20)
     parser.add_argument("--duration-s", type=float, default=60.0)
@@ -102,11 +102,10 @@ if __name__ == "__main__":
     wave = 2 * workers
     document = document_of(options.cells, options.duration_s)
     grid = CellGrid(document, options.cells, wave)
-    if not options.experiment:
-        build_networks(document)
-    else:
-        cells = len(points_of(load(options.experiment, options.overrides)))
-        grid = CellGrid(options.experiment, cells, wave, options.overrides)
+    experiment = load(options.experiment, options.overrides) if options.experiment else parse(document)
+    build_networks(experiment)
+    if options.experiment:
+        grid = CellGrid(options.experiment, len(points_of(experiment)), wave, options.overrides)
     pairs = [(measure(grid, 0), measure(grid, workers, options.placement)) for _ in range(options.repeats)]
     apart = [side_by_side(grid, workers) for _ in range(options.repeats)]
     two_processes = {name: statistics.median(one[name] for one in apart) for name in apart[0]}
