@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from driftlab.platform.core.registry import FAMILIES, Member, member_class
 from driftlab.platform.lab.read import parse
 from driftlab.platform.lab.seal import run
-from driftlab.platform.results.tables.read import open_run
+from driftlab.platform.results.tables.read import Tables, open_run
 from driftlab.platform.streaming.base import StreamFacts
 from driftlab.platform.tune.document import reads_end
 from driftlab.tune_spaces.catalogue import host_of
@@ -38,6 +40,7 @@ QUICK = {
 }
 MEMBERS = [(family, name) for family in ("streaming", "adaptation") for name in FAMILIES[family]]
 ENDS = {"foresight"}
+TESTED = [one for one in MEMBERS if one[1] not in ENDS]
 
 
 def on_stream(family, name):
@@ -52,47 +55,74 @@ def quick(family, name):
     return {"member_params": ["stream_batch=4"]} if of_policy else {"stream_batch": 4}
 
 
-def experiment_of(family, name, duration_s):
+@cache
+def system_of(family, name):
+    """Return a system with the member, named after it, with quick parameters of its members."""
     row = host_of(family, name)
-    on_signs = (family == "adaptation" and name not in ("distill", "frozen")) or name == "on_device"
-    network = "tiny_classifier" if on_signs else "half"
-    place = {"workloads": [SIGNS if on_signs else STREET], "student": {"network": network}}
-    system = parse({"name": "prefix", "systems": [row], "bounds": False, **place}).systems[0]
+    system = parse({"name": "prefix", "systems": [row], "bounds": False, **place_of(family, name)}).systems[0]
     slots = {
         slot: {**getattr(system, slot), **quick(slot, getattr(system, slot)["name"])}
         for slot in FAMILIES
         if slot in ("streaming", "adaptation")
     }
+    return {"base": row["name"], **row, "name": f"{family}-{name}", **slots}
+
+
+def place_of(family, name):
+    on_signs = (family == "adaptation" and name not in ("distill", "frozen")) or name == "on_device"
+    network = "tiny_classifier" if on_signs else "half"
+    return {"workloads": [SIGNS if on_signs else STREET], "student": {"network": network, "pretrain_steps": 2}}
+
+
+def experiment_of(place, systems, duration_s):
+    (workload,) = place["workloads"]
     return {
         "name": "prefix",
-        "systems": [{**row, **slots}],
-        "workloads": [{**(SIGNS if on_signs else STREET), "duration_s": duration_s}],
+        "systems": systems,
+        **place,
+        "workloads": [{**workload, "duration_s": duration_s}],
         "bounds": False,
         "snapshots": 0,
         "window_s": 2,
-        "student": {"network": network, "pretrain_steps": 2},
         "server": {"label_s": 0.01, "step_s": 0.01},
     }
 
 
-def rows_before(found, table, time, time_s):
+@pytest.fixture(scope="module")
+def runs_of(tmp_path_factory):
+    """Run the members of a place together, for both lengths, when the first of them is tested."""
+
+    @cache
+    def runs(workload):
+        members = [one for one in TESTED if place_of(*one)["workloads"][0]["name"] == workload]
+        systems, found = [system_of(*one) for one in members], []
+        for length in (SHORT_S, LONG_S):
+            document = experiment_of(place_of(*members[0]), systems, length)
+            found.append(Tables(open_run(run(document, out=tmp_path_factory.mktemp("run")).directory)))
+        return found
+
+    return runs
+
+
+def rows_before(found, system, table, time, time_s):
     frame = found.frame(table)
-    frame = frame[frame[time] < time_s]
+    frame = frame[frame["cell"].str.startswith(f"{system}/") & (frame[time] < time_s)]
     return frame[[name for name in frame if not name.startswith("host_")]].reset_index(drop=True)
 
 
-@pytest.mark.parametrize(("family", "name"), [one for one in MEMBERS if one[1] not in ENDS])
-def test_a_short_run_is_the_beginning_of_a_longer_one(family, name, tmp_path):
-    documents = [experiment_of(family, name, length) for length in (SHORT_S, LONG_S)]
-    assert reads_end(parse(documents[0])) == ""
-    runs = [open_run(run(document, out=tmp_path / str(k)).directory) for k, document in enumerate(documents)]
-    short, long = (rows_before(one, "frames", "time_s", SHORT_S) for one in runs)
-    assert len(short) == SHORT_S * documents[0]["workloads"][0]["fps"]
-    late = "batch" in repr(documents[0]["systems"]) or on_stream(family, name)
+@pytest.mark.parametrize(("family", "name"), TESTED)
+def test_a_short_run_is_the_beginning_of_a_longer_one(family, name, runs_of):
+    place, system = place_of(family, name), system_of(family, name)
+    (workload,) = place["workloads"]
+    assert reads_end(parse(experiment_of(place, [system], SHORT_S))) == ""
+    runs = runs_of(workload["name"])
+    short, long = (rows_before(one, system["name"], "frames", "time_s", SHORT_S) for one in runs)
+    assert len(short) == SHORT_S * workload["fps"]
+    late = "batch" in repr(system) or on_stream(family, name)
     cut = SHORT_S - (1.0 if late else 0.0)  # a batch that is still open at the end is predicted in the longer run
     short, long = (rows[rows["time_s"] < cut] for rows in (short, long))
     assert short.equals(long)
-    short, long = (rows_before(one, "transfers", "arrive_s", SHORT_S) for one in runs)
+    short, long = (rows_before(one, system["name"], "transfers", "arrive_s", SHORT_S) for one in runs)
     assert short.equals(long)
 
 
