@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from trees import statements
 
 pytestmark = pytest.mark.xdist_group("sources")  # which are parsed once
 
@@ -33,7 +34,7 @@ def wide(a: int, b: int, c: int, d: int, e: int, f: int, g: int, h: int, i: int)
 
 def function_lengths(tree: ast.Module) -> dict[str, int]:
     """Measure every function of a module; the key is unique by its line."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [node for node in statements(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     return {f"{node.name}:{node.lineno}": (node.end_lineno or node.lineno) - node.lineno + 1 for node in functions}
 
 
@@ -47,7 +48,7 @@ def class_places(modules: Iterable[Any]) -> dict[str, list[str]]:
     """List the modules that define each public class, actors aside."""
     places = defaultdict(list)
     for source in modules:
-        for node in ast.walk(source.tree):
+        for node in statements(source.tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and str(source.path) != ACTORS:
                 places[node.name].append(str(source.path))
     return places

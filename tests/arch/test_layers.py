@@ -86,7 +86,7 @@ def imports(tree: ast.AST, *, typing_too: bool = True) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not typing_too:
             yield from (name for other in node.orelse for name in imports(other))
-        else:
+        elif not isinstance(node, ast.expr):  # most nodes; none holds an import
             yield from imports(node, typing_too=typing_too)
 
 

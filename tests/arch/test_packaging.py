@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from trees import statements
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sources")]
 
@@ -69,11 +70,11 @@ def undeclared(tree: ast.Module, declared: set[str], homes: Mapping[str, list[st
     """List the packages that a module imports without a declared dependency."""
     type_only = {
         inner
-        for node in ast.walk(tree)
+        for node in statements(tree)
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
+        for inner in statements(node)
     }
-    nodes = [node for node in ast.walk(tree) if node not in type_only]
+    nodes = [node for node in statements(tree) if node not in type_only]
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
     tops = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"driftlab"}

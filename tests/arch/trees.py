@@ -1,0 +1,15 @@
+"""Statements of a syntax tree: most rules read no expressions, which are most of its nodes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield a tree, its statements, and all else that is no expression and in none."""
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        yield node
+        todo += [one for one in ast.iter_child_nodes(node) if not isinstance(one, ast.expr)]
