@@ -11,6 +11,7 @@ import re
 import secrets
 import signal
 import socket
+import subprocess
 import threading
 import time
 import uuid
@@ -57,6 +58,7 @@ UNUSED = (
     "start_log_monitor",
     "start_api_server",
 )  # autoscaling in a cloud, logs in the driver, statistics
+AGENT_OF = ("2.60.",)  # versions of Ray whose agent `agent.py` replaces; others start their own
 PATIENT = {  # on a busy computer Ray's own limits are too short; a process that ends is noticed by its exit
     "health_check_failure_threshold": 60,
     "agent_register_timeout_ms": 180_000,
@@ -257,13 +259,18 @@ def _loopback_only() -> Iterator[None]:
 def unwatched() -> Iterator[None]:
     """Start Ray without the processes and reports that only a dashboard needs.
 
-    The processes take 3 s of 7 s of processor time, and Ray has no setting for them. A version of Ray with other names
+    The processes take 4 s of 7 s of processor time, and Ray has no setting for them. A version of Ray with other names
     of these functions starts them. The variables are deleted afterwards: a later Ray of this process may have a
     dashboard.
     """
     starts = {name: start for name in UNUSED if (start := getattr(Node, name, None))}
     for name in starts:
         setattr(Node, name, lambda *args, **kwargs: None)
+    start_process = services.start_ray_process
+    if ray.__version__.startswith(AGENT_OF):
+        services.start_ray_process = lambda command, *args, **named: start_process(
+            [*map(_without_agent, command)], *args, **named
+        )
     given = {name: value for name, value in UNWATCHED.items() if name not in os.environ}
     os.environ.update(given)
     try:
@@ -273,6 +280,14 @@ def unwatched() -> Iterator[None]:
             del os.environ[name]
         for name, start in starts.items():
             setattr(Node, name, start)
+        services.start_ray_process = start_process
+
+
+def _without_agent(word: str) -> str:
+    """Replace the dashboard agent in a word of a command of Ray."""
+    files = Path(services.RAY_PATH) / "dashboard/agent.py", Path(__file__).with_name("agent.py")
+    theirs, ours = (subprocess.list2cmdline([str(file)]) for file in files)  # as a command writes them
+    return word.replace(theirs, ours, 1) if word.startswith("--dashboard_agent_command=") else word
 
 
 def _join(address: str, common: dict[str, Any]) -> Any:
