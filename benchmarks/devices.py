@@ -25,7 +25,6 @@ from driftlab.actors.cluster import ClusterConfig
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.seal import run
 
-SMALL = 10
 LOOK_S = 5.0  # between two measurements of memory, which stop the process
 
 
@@ -103,18 +102,18 @@ def cost_s(backend: SharedBackend, meter: ProcessMeter, document: dict[str, obje
         return (meter.cpu_s() - before) / devices
 
 
-def measure(system: str, devices: int, duration_s: float, config: ClusterConfig) -> dict[str, object]:
-    """Compare a large fleet with small ones."""
+def measure(system: str, devices: int, few: int, duration_s: float, config: ClusterConfig) -> dict[str, object]:
+    """Compare a large fleet with small ones of few devices."""
     meter = ProcessMeter()
     backend = SharedBackend(config)
 
     def cost_of(count: int, devices: int) -> float:
         return cost_s(backend, meter, fleets(system, count, devices, duration_s), count * devices)
 
-    small = max(1, devices // SMALL // 10)
+    small = max(1, devices // few // 10)
     try:
-        cost_of(min(4, small), SMALL)  # warm-up of Ray
-        before = cost_of(small, SMALL)
+        cost_of(min(4, small), few)  # warm-up of Ray
+        before = cost_of(small, few)
         watching = threading.Thread(target=meter.watch, daemon=True)
         watching.start()
         started = time.perf_counter()
@@ -122,7 +121,7 @@ def measure(system: str, devices: int, duration_s: float, config: ClusterConfig)
         wall_s = time.perf_counter() - started
         meter.over.set()
         watching.join()
-        after = cost_of(small, SMALL)
+        after = cost_of(small, few)
     finally:
         RayBackend.close(backend)
     return {
@@ -130,7 +129,7 @@ def measure(system: str, devices: int, duration_s: float, config: ClusterConfig)
         "system": system,
         "devices": devices,
         "cpu_s_per_device": round(large, 3),
-        "cpu_s_per_device_of_10": [round(before, 3), round(after, 3)],
+        f"cpu_s_per_device_of_{few}": [round(before, 3), round(after, 3)],
         "ratio": round(2 * large / (before + after), 3),
         "goal": 1.1,
         "wall_s": round(wall_s, 1),
@@ -143,11 +142,12 @@ def measure(system: str, devices: int, duration_s: float, config: ClusterConfig)
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--devices", type=int, default=1000)
+    parser.add_argument("--few", type=int, default=10, help="devices of a small fleet")
     parser.add_argument("--system", choices=list(SYSTEMS), action="append", help="both by default")
     parser.add_argument("--duration-s", type=float, default=30.0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--placement", choices=("cells", "nodes"), default="nodes")
-    options = options_of(parser, devices=10, system=["tent"], duration_s=8.0, workers=1, placement="cells")
+    options = options_of(parser, devices=2, few=2, system=["tent"], duration_s=8.0, workers=1, placement="cells")
     config = ClusterConfig(workers=options.workers, placement=options.placement)
     for system in options.system or SYSTEMS:
-        report(measure(system, options.devices, options.duration_s, config))
+        report(measure(system, options.devices, options.few, options.duration_s, config))
