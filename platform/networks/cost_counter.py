@@ -33,10 +33,10 @@ def count_cost(model: nn.Module, height: int, width: int) -> ModelCost:
 
     Operators are counted as they run, so attention counts however it is implemented. Bytes are those of leaf modules
     and of other modules with multiplications; operations between modules (addition, resizing) are not counted. A copy
-    runs once on a black frame on the model's device: the meta device would save the arithmetic, but cost 1 s of
-    imports.
+    with the same parameters runs once on a black frame on the model's device: the meta device would save the
+    arithmetic, but cost 1 s of imports.
     """
-    ghost = copy_model(model).eval()
+    ghost = copy_model(model, {id(parameter): parameter for parameter in model.parameters()}).eval()
     where = next((parameter.device for parameter in ghost.parameters()), torch.device("cpu"))
     layers: list[LayerCost] = []
     with torch.no_grad(), _visible_attention(), _Operators(ghost, layers):
