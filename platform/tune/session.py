@@ -45,9 +45,10 @@ class TuneSession:
     def __init__(self, document: SpaceDocument, directory: Path) -> None:
         self.document, self.directory, self.problem = document, directory, document.problem
         self.defaults = document.defaults()
-        self.study = Study(self.problem, document.searcher, document.trials, self.defaults, self._accepts)
         rows = read_trials(directory).to_pylist()
         past = [self._trial(row) for row in rows if row["stage"] == SEARCH]
+        self._accepted = {key(trial.settings) for trial in past if trial.number > 0}  # the defaults are no proposal
+        self.study = Study(self.problem, document.searcher, document.trials, self.defaults, self._accepts)
         self._held_out = {row["stage"] for row in rows if row["stage"] != SEARCH}
         self._given = set(self._held_out)
         self._full = {row["trial"] for row in rows if row["stage"] == SEARCH and row["status"] == DONE}
@@ -87,7 +88,12 @@ class TuneSession:
         return best_of(full, self.problem)
 
     def _accepts(self, settings: Mapping[str, Any]) -> bool:
-        """Return whether settings contradict neither each other nor the length of the sessions."""
+        """Return whether settings contradict neither each other nor the length of the sessions.
+
+        Those of an earlier trial were accepted when they were proposed; to read an experiment again takes milliseconds.
+        """
+        if key(settings) in self._accepted:
+            return True
         try:
             return not is_idle(experiment_of(self.document.experiment, settings, self.document.seeds))
         except RequestError:
