@@ -103,6 +103,12 @@ def test_lower_costs_are_better_unless_specified_otherwise(column: str):
     assert compare(tables, "a", "b", column, less_is_better=False).verdict == "worse"
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run, which these tests only read."""
+    return factory.make_run(tmp_path_factory.mktemp("run"), snapshots=False)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "named"),
@@ -116,17 +122,17 @@ def test_lower_costs_are_better_unless_specified_otherwise(column: str):
         ({"by": "app"}, "no applications"),
     ],
 )
-def test_a_wrong_name_is_refused_with_the_valid_names(tmp_path: Path, asked: dict[str, str], named: str):
-    run = driftlab.open_run(factory.make_run(tmp_path, seeds=(0,), snapshots=False))
+def test_a_wrong_name_is_refused_with_the_valid_names(folder: Path, asked: dict[str, str], named: str):
+    run = driftlab.open_run(folder)
     with pytest.raises(RequestError, match=named) as caught:
         run.compare(**{"ours": "one_time", "theirs": "no_custom", **asked})
     assert isinstance(caught.value, DriftlabError)
 
 
 @pytest.mark.slow
-def test_a_run_compares_and_prints(tmp_path: Path):
+def test_a_run_compares_and_prints(folder: Path):
     """The made-up stream: one_time gains 0.26 on 100 of 120 s of the scene that stays."""
-    run = driftlab.open_run(factory.make_run(tmp_path, snapshots=False))
+    run = driftlab.open_run(folder)
     found = run.compare("one_time", "no_custom")
     assert found.rows[1].place == "streets/interview"
     assert found.rows[1].difference.mean == pytest.approx(0.26 * 100 / 120, abs=0.03)

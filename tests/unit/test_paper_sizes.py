@@ -70,7 +70,7 @@ def test_thirty_domains_have_the_network_sources_and_members_of_elasticdnn(archi
     model = build("resnet56", 13, seed=0).eval()
     found = [part.scaling["keep_ratios"] for part in spec.systems if part.scaling["name"] == "surrogate"]
     assert found == [(0.2,)] or found == [[0.2]]
-    whole = groups(model, torch.zeros(1, 3, 32, 32))
+    whole = groups(model, torch.zeros(1, 3, 8, 8))
     assert weights_of_surrogate(model, whole, 0.2) == pytest.approx(weights_of_all(model, whole, 0.44), rel=0.05)
 
 
@@ -78,7 +78,7 @@ def weights_of_surrogate(model, whole, keep: float) -> int:
     """Return the weights of a network cut to a share of its gated channels."""
     from driftlab.platform.networks.pruning.gating import find_sites, keep_count
 
-    sites, _ = find_sites(model, whole, torch.zeros(1, 3, 32, 32))
+    sites, _ = find_sites(model, whole, torch.zeros(1, 3, 8, 8))
     return _weights(model, whole, {site.group: np.arange(keep_count(site.size, keep, 2)) for site in sites})
 
 

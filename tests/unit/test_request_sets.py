@@ -103,7 +103,8 @@ def test_reading_an_experiment_draws_no_frames(name, monkeypatch):
 
     monkeypatch.setattr(signs, "draw", draw)
     monkeypatch.setattr(apps, "draw_trace", draw)
-    assert len({point.id for point in points_of(load(name))}) == len(points_of(load(name)))
+    points = points_of(load(name))
+    assert len({point.id for point in points}) == len(points)
 
 
 def test_drawing_would_be_seen(monkeypatch):

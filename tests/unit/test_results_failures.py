@@ -93,17 +93,21 @@ def test_a_run_whose_member_always_failed_says_so_and_exits_with_code_one(
     assert line in (tmp_path / "run/report.md").read_text(encoding="utf-8").split("## ")[1]
 
 
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return factory.make_run(tmp_path_factory.mktemp("complete"), workloads=("streets/interview",), seeds=(0, 1))
+
+
 @pytest.mark.slow
-def test_a_part_that_raises_an_exception_is_one_line_of_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_part_that_raises_an_exception_is_one_line_of_the_report(complete: Path, monkeypatch: pytest.MonkeyPatch):
     def broken(*_: object) -> None:
         raise KeyError(25.0)
 
-    folder = factory.make_run(tmp_path, workloads=("streets/interview",), seeds=(0, 1))
     monkeypatch.setattr(page, "FIGURES", (replace(page.FIGURES[0], show=broken), *page.FIGURES[1:3]))
     monkeypatch.setattr(table, "KINDS", (broken, *table.KINDS))
     monkeypatch.setattr(page, "make_clip", broken)
     monkeypatch.setattr(claims, "relation", lambda name: broken)
-    text = write_report(folder).with_suffix(".md").read_text(encoding="utf-8")
+    text = write_report(complete).with_suffix(".md").read_text(encoding="utf-8")
     health = text.split("## ")[1]
     for part in (f"Figure '{page.FIGURES[0].title}'", "The clip", "Claim AMS-1", "The table of test_results_failures"):
         assert f"{part} {FAILED}: KeyError: 25.0" in health
@@ -111,9 +115,8 @@ def test_a_part_that_raises_an_exception_is_one_line_of_the_report(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_complete_run_has_no_such_line(tmp_path: Path):
-    run = open_run(factory.make_run(tmp_path, workloads=("streets/interview",), seeds=(0, 1)))
-    assert page.compose(run).health == []
+def test_a_complete_run_has_no_such_line(complete: Path):
+    assert page.compose(open_run(complete)).health == []
 
 
 def with_systems(*rows: dict[str, object], **tables: list[dict[str, object]]) -> list[str]:

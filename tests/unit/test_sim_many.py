@@ -83,7 +83,7 @@ def test_trainings_alternate_in_micro_windows():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["recl", "afs", "joint"])
 def test_a_hundred_and_one_applications_train(name):
-    _, loop = ran(name, several(101), duration_s=12.0)
+    _, loop = ran(name, several(101), duration_s=9.0)
     assert {row["app"] for row in rows(loop, "shares")} == set(several(101))
     learned = len(rows(loop, "updates"))
     assert learned == 101 or (name != "afs" and learned > 20)  # one after another, as long as the session lasts

@@ -18,7 +18,7 @@ DOCUMENT = {
     "bounds": False,
     "snapshots": 0,
     "student": {"network": "half", "pretrain_steps": 2},
-    "workloads": [{"name": "streets/running", "duration_s": 40, "fps": 2, "height": 32, "width": 48}],
+    "workloads": [{"name": "streets/running", "duration_s": 25, "fps": 2, "height": 32, "width": 48}],
 }
 
 
@@ -40,13 +40,13 @@ def ran(tmp_path_factory):
 def test_the_tables_are_the_same(ran):
     folder, _ = ran
     assert differences(folder / "apart", folder / "here") == []
-    assert len(open_run(folder / "apart").frame("frames")) == 80
+    assert len(open_run(folder / "apart").frame("frames")) == 50
 
 
 def test_bytes_between_processes_equal_those_of_the_tables(ran):
     folder, backend = ran
     transfers = open_run(folder / "apart").frame("transfers")
-    sent = transfers[transfers["arrive_s"] < 40].groupby("kind")["bytes"].sum()
+    sent = transfers[transfers["arrive_s"] < 25].groupby("kind")["bytes"].sum()
     assert backend.crossed["upload"] == sent["samples"] > 0
     assert backend.crossed["train"] == sent["update"] > 0
 

@@ -226,7 +226,7 @@ def test_channels_are_sorted_by_their_weights_and_compute_the_same():
 @pytest.mark.slow
 def test_progressive_training_changes_the_weights_and_keeps_networks_nested():
     here = context()
-    member = OnceForAll(keep_ratios=(1.0, 0.5), epochs=3, candidates=2, training="progressive")
+    member = OnceForAll(keep_ratios=(1.0, 0.5), epochs=2, candidates=2, training="progressive")
     family = member.build(here.model, here.data)
     joint = replace(member, training="joint").build(here.model, here.data)
     assert not np.array_equal(family.shared, joint.shared)
