@@ -128,7 +128,7 @@ def open_digits(request: SetRequest) -> LabelledSet:
 
 @lru_cache(maxsize=1)
 def _digits() -> LabelledImages:
-    """Return all digits, from the text that scikit-learn's wheel holds: its own reader is a second of imports."""
+    """Return all digits, from scikit-learn's file; to import its reader takes a second."""
     found = find_spec("sklearn")
     if found is None or found.origin is None:
         raise DataError("The labelled set 'digits' needs scikit-learn. Install it, or take signs/….")

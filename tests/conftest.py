@@ -104,7 +104,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Lower the priority of a parallel worker without tests of Ray or in real time, below the worker with these."""
+    """Lower the priority of a parallel worker unless its tests start Ray or run in real time."""
     if (
         hasattr(item.config, "workerinput")
         and not (item.get_closest_marker("ray") or item.get_closest_marker("real_time"))

@@ -9,7 +9,7 @@ from xdist.scheduler import LoadGroupScheduling
 from xdist.workermanage import WorkerController
 
 RAY_GROUPS = {"ray", "serve"}  # whose worker waits for much of its time
-REAL_TIME = "real-time"  # tests that would come too late beside those of Ray, or at a low priority
+REAL_TIME = "real-time"  # tests that fail while those of Ray run, and at a low priority
 
 
 class FileScheduling(LoadGroupScheduling):

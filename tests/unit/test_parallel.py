@@ -81,6 +81,6 @@ def test_the_last_worker_of_ray_goes_on_with_tests_in_real_time(monkeypatch, ord
     assert [*clusters, *late] in found
 
 
-def test_tests_in_real_time_need_no_worker_of_ray():
+def test_without_ray_any_worker_runs_the_tests_in_real_time():
     late = [f"tests/unit/test_field_agent.py::{n}@real-time" for n in range(3)]
     assert any(tests[:3] == late for tests in run_all([*late, *OTHERS]))

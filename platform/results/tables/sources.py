@@ -112,7 +112,7 @@ def _modules_in(text: str) -> frozenset[str]:
 
 @cache
 def _files_of(module: str, package: Path) -> list[Path]:
-    """List the files of a module and of the packages around it; to look for them takes most of a digest's time."""
+    """List the files of a module and of the packages around it; the search is slow."""
     parts = module.split(".")[1:]
     around = [package.joinpath(*parts[:count], "__init__.py") for count in range(1, len(parts) + 1)]
     return [file for file in (package.joinpath(*parts).with_suffix(".py"), *around) if file.is_file()]
