@@ -12,7 +12,6 @@ PIP_INSTALL := -m pip $(if $(MAKE_TERMOUT),,-qq) --disable-pip-version-check ins
 INSTALL := $(PY) $(PIP_INSTALL)
 READY := $(VENV)/.driftlab-ready
 READY_ALL := $(VENV)/.driftlab-ready-all
-COMPILED := $(VENV)/.driftlab-compiled
 JUPYTER := $(VENV)/jupyterlab
 READY_JUPYTER := $(JUPYTER)/.driftlab-ready
 OLDEST := $(VENV)/oldest-ray
@@ -41,7 +40,7 @@ notebook: $(READY_JUPYTER)  ## JupyterLab in notebooks/, with the tour open
 	@cd notebooks && JUPYTER_CONFIG_PATH="$$PWD/settings" PATH="$(CURDIR)/$(JUPYTER)/bin:$$PATH" \
 	  jupyter lab tour.py $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
 
-test: $(COMPILED)  ## every test
+test: $(READY_ALL)  ## every test
 	@$(PYTEST)
 
 test-fast: $(READY_ALL)  ## the inner loop: rules of the house and the unit tests of a fifth of a second or less
@@ -99,11 +98,6 @@ $(READY): pyproject.toml constraints.txt
 $(READY_ALL): $(READY)
 	@echo 'Adding what tests, notebooks and optional data need, once: 0.5 GB, about a minute'
 	@$(INSTALL) -e '.[dev,notebook,data]'
-	@touch $@
-
-# Collecting tests compiles the modules that they import. Else every worker would compile all of them at the same time.
-$(COMPILED): $(READY_ALL)
-	@$(PY) -m pytest --collect-only -q -n 0 >/dev/null 2>&1 || true
 	@touch $@
 
 # JupyterLab has its own environment: Ray imports one of its packages if it is installed, which takes each process 0.8 s.
