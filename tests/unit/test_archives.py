@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from archives_factory import NAMES, pictures, write_cifar10, write_gtsrb, write_svhn
 from PIL import Image
 
-from driftlab.datasets import labelled_set
+from driftlab.datasets import archives, labelled_set
 from driftlab.datasets.archives import ARCHIVES
 from driftlab.datasets.catalogue import open_stream
 from driftlab.datasets.labelled import SETS, class_names, folder_digest, open_set
@@ -162,6 +163,20 @@ def test_digits_equal_those_of_scikit_learn():
     assert (nearest == small.test.classes).mean() > 0.8  # pictures and classes belong together
     with pytest.raises(DataError, match="1800 asked for, 1797 there"):
         open_set("digits", counts=(1000, 400, 400))
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (None, "needs scikit-learn. Install it"),
+        (SimpleNamespace(origin="/none/__init__.py"), "has no file '/none/datasets/data"),
+    ],
+)
+def test_a_missing_file_of_digits_is_named(monkeypatch, found, message):
+    monkeypatch.setattr(archives, "find_spec", lambda name: found)
+    archives._digits.cache_clear()
+    with pytest.raises(DataError, match=message):
+        open_set("digits")
 
 
 @pytest.mark.parametrize("name", [name for name in SETS if not name.startswith("signs/")])
