@@ -11,7 +11,7 @@ import sys
 import time
 
 PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
-NONE = "-1"  # as an agent writes whose packages are not installed
+NONE = "-1"  # an agent without its packages writes the same
 LOOK_S = 0.5
 
 

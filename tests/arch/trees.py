@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 def statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield a tree, its statements, and all else that is no expression and in none."""
+    """Yield the nodes of a tree that are neither expressions nor parts of one."""
     todo = [tree]
     while todo:
         node = todo.pop()
