@@ -110,6 +110,19 @@ FROM_NOTHING = SchedulerInput(  # its network scores 0 until its training ends
     reason="arrival",
 )
 
+(ASKED,) = FROM_NOTHING.demands
+EXPECTED_NOTHING = dataclasses.replace(  # the same, expected and not observed
+    ASKED,
+    variants=(dataclasses.replace(ASKED.variants[0], latency_s=9.999999999999998),),
+    observed=None,
+    learning=dataclasses.replace(ASKED.learning, accuracy_before=0.0),
+)
+
+
+def is_useful(asked: Demand) -> bool:
+    """Return whether predictions may be right before training ends; else it may take all of the processor."""
+    return asked.learning is None or 0 not in (asked.observed, asked.learning.accuracy_before)
+
 
 def part(share: Share | None, engine: Resource) -> float:
     """Return the share of one resource."""
@@ -150,9 +163,10 @@ class TestAnyWindow:
     @settings(max_examples=60, deadline=None)
     @given(window=WINDOWS)
     @example(window=FROM_NOTHING)
+    @example(window=dataclasses.replace(FROM_NOTHING, demands=(EXPECTED_NOTHING,)))
     def test_grants_add_up_to_one_processor_and_are_deterministic(self, window):
         kept = repr(window)
-        useful = any(asked.observed != 0 or asked.learning is None for asked in window.demands)
+        useful = any(map(is_useful, window.demands))
         for name, member in MEMBERS.items():
             note(name)
             allocation = member.allocate(window)
