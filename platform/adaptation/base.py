@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
+from annotated_types import Ge, Le
 
 from driftlab.platform.core.records import AccuracyEstimates, Passes, Weights
 from driftlab.platform.networks.tasks.tasks import SEGMENTATION, Task, TaskLabels
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from driftlab.platform.scaling.base import Scaling
 
 STREAM_BATCH = 32  # frames, unless a member sets another default
+MAX_FRAMES = 4096  # of one batch of the stream: all of them pass the network at once
 EMPTY_PACK: Mapping[str, npt.NDArray[Any]] = {}  # of a member without a summary of the source
 Needs = Literal["", "batch norms", "norms", "a linear head"]
 UNFIT: Mapping[Needs, str] = {  # why nothing is learned on a network without it
@@ -100,7 +102,7 @@ class Adaptation(ABC):
     estimates: int = 0  # domains on which its accuracy estimator was fitted; 0: it has none
 
     # Learning from the stream of the application.
-    stream_batch: int = STREAM_BATCH  # frames of a batch
+    stream_batch: Annotated[int, Ge(1), Le(MAX_FRAMES)] = STREAM_BATCH  # frames of a batch
     training_runs: Literal["exclusive", "concurrent"] = "exclusive"  # without inference, or on a share next to it
     predict_on: Literal["frame", "batch"] = (
         "frame"  # predict frame by frame, or when the batch is full, which adds latency

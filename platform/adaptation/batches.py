@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge, Le
 
-from driftlab.platform.adaptation.base import UNFIT, Batch, Phase, Predicted
+from driftlab.platform.adaptation.base import MAX_FRAMES, UNFIT, Batch, Phase, Predicted
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes
 from driftlab.platform.networks.tasks.tasks import Task
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from driftlab.platform.networks.features import FeaturePass
 
-MAX_FRAMES = 4096  # of one batch of the stream: all of them pass the network at once
 NO_FRAMES, NO_STEPS, ONE_FRAME = "no frames", "the phase has no steps", "one frame has no distribution"
 NO_WEIGHTS = "the network has nothing that learns"
 Rows = npt.NDArray[np.int64]

@@ -13,9 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le, Lt
 
-from driftlab.platform.adaptation.base import EMPTY_PACK, STREAM_BATCH, Adaptation, Adapted, Batch, Phase, Predicted
-from driftlab.platform.adaptation.batches import (
+from driftlab.platform.adaptation.base import (
+    EMPTY_PACK,
     MAX_FRAMES,
+    STREAM_BATCH,
+    Adaptation,
+    Adapted,
+    Batch,
+    Phase,
+    Predicted,
+)
+from driftlab.platform.adaptation.batches import (
     NO_FRAMES,
     NO_STEPS,
     NormMomentum,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -97,19 +97,22 @@ def parameters_of(cls: type[Any]) -> Mapping[str, Parameter]:
 @functools.cache
 def _parameters_of(cls: Any) -> Mapping[str, Parameter]:
     hints, plain = typing.get_type_hints(cls, include_extras=True), typing.get_type_hints(cls)
+    inherited = [typing.get_type_hints(base, include_extras=True) for base in cls.__mro__[1:-1]]
     return MappingProxyType(
         {
-            field.name: _described(field, hints[field.name], plain[field.name])
+            field.name: _described(field, plain[field.name], [own.get(field.name) for own in (hints, *inherited)])
             for field in dataclasses.fields(cls)
             if field.init
         }
     )
 
 
-def _described(field: dataclasses.Field[Any], hint: Any, plain: Any) -> Parameter:
-    notes = getattr(hint, "__metadata__", ())
-    means = next((note for note in notes if isinstance(note, Means)), Means(""))
-    return Parameter(field.name, plain, field.default, means.text, means.unit, _interval(notes), means.names)
+def _described(field: dataclasses.Field[Any], plain: Any, hints: Sequence[Any]) -> Parameter:
+    """Describe a field; a class that declares one of its base again, without a range, keeps the range."""
+    notes = [getattr(hint, "__metadata__", ()) for hint in hints]
+    means = next((note for note in notes[0] if isinstance(note, Means)), Means(""))
+    interval = next((found for one in notes if (found := _interval(one)) != ValueRange()), ValueRange())
+    return Parameter(field.name, plain, field.default, means.text, means.unit, interval, means.names)
 
 
 def _interval(notes: tuple[Any, ...]) -> ValueRange:

@@ -171,6 +171,14 @@ def test_methods_may_have_other_names_and_defaults_of_arguments(tmp_path: Path):
         replace(member, params=(("stream_batch", 8),)).make()
 
 
+def test_a_parameter_that_is_declared_again_keeps_its_range(tmp_path: Path):
+    labels = '    labels = "none"\n'
+    member = Member("adaptation", written(tmp_path, ADAPTATION.replace(labels, f"    stream_batch: int = 3\n{labels}")))
+    assert member.make().stream_batch == 3
+    with pytest.raises(RequestError, match=r"'stream_batch' is -1, must be in \[1, 4096\]"):
+        replace(member, params=(("stream_batch", -1),)).make()
+
+
 def test_an_argument_by_name_is_required(tmp_path: Path):
     name = written(tmp_path, ADAPTATION, before=", *, go_on=None", after="=None")
     assert "prepare(self, model, pack=None) must be prepare(self, model, pack=..., *, go_on=None)" in refused(

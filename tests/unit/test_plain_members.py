@@ -63,6 +63,8 @@ def test_its_arguments_are_parameters(tmp_path: Path):
     assert made.rate == 1.0 and made.labels == "none"
     with pytest.raises(RequestError, match="did you mean 'rate'"):
         member(tmp_path, rat=1.0)
+    with pytest.raises(RequestError, match=r"'stream_batch' is 0, must be in \[1, 4096\]"):
+        member(tmp_path, stream_batch=0)
 
 
 def test_it_trains_and_its_passes_are_counted(tmp_path: Path):
