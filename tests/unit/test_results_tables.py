@@ -149,7 +149,8 @@ def test_same_rows_same_bytes(tmp_path):
 
 @pytest.mark.slow
 def test_an_interruption_at_any_file_leaves_a_folder_that_opens(tmp_path, monkeypatch):
-    from driftlab.platform.results.tables import recorder as module
+    from driftlab.platform.core import files
+    from driftlab.platform.results.tables import recorder
 
     class ProcessKilled(BaseException):
         pass
@@ -161,7 +162,7 @@ def test_an_interruption_at_any_file_leaves_a_folder_that_opens(tmp_path, monkey
         written = []
 
         @contextmanager
-        def stop(file, written=written, survive=survive, write=module.atomic_write):
+        def stop(file, written=written, survive=survive, write=files.atomic_write):
             with write(file) as draft:
                 if len(written) == survive:
                     draft.write_bytes(b"half")
@@ -170,7 +171,8 @@ def test_an_interruption_at_any_file_leaves_a_folder_that_opens(tmp_path, monkey
                 yield draft
 
         with monkeypatch.context() as patch:
-            patch.setattr(module, "atomic_write", stop)
+            for module in (files, recorder):
+                patch.setattr(module, "atomic_write", stop)
             with pytest.raises(ProcessKilled):
                 Recorder(str(folder)).write("one_time/w/two-phones/seed-0", {"runs": [runs_row("failed")]})
             with pytest.raises(ProcessKilled):
@@ -179,8 +181,7 @@ def test_an_interruption_at_any_file_leaves_a_folder_that_opens(tmp_path, monkey
         assert len(open_run(folder).table("runs")) == 0
         assert len(open_run(folder).table("frames")) == 0
         assert factory.finished_cells(str(folder)) == set()
-        recorder = Recorder(str(folder))
-        recorder.write("one_time/w/two-phones/seed-0", factory.rows("one_time", "w", 0, 20.0, 2.0, True))
+        Recorder(str(folder)).write("one_time/w/two-phones/seed-0", factory.rows("one_time", "w", 0, 20.0, 2.0, True))
         assert open_run(folder).table("frames").equals(before)
         assert factory.finished_cells(str(folder)) == {"one_time/w/two-phones/seed-0"}
 
