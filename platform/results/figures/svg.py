@@ -44,14 +44,19 @@ def panel(name: str, label: str, draw: Callable[[Axes], None], height: int, widt
 
     with matplotlib.rc_context(SETTINGS):
         figure = Figure(figsize=(width / DOTS, height / DOTS), dpi=DOTS, layout="constrained")
-        FigureCanvasSVG(figure)
+        canvas = FigureCanvasSVG(figure)
         figure.patch.set_visible(False)
         axis = figure.subplots()
         axis.patch.set_visible(False)
         draw(axis)
         untangle(axis)
+        layout = figure.get_layout_engine()
+        assert layout is not None
+        layout.execute(figure)  # again, as labels moved; `savefig` would draw everything twice for that
+        figure.set_layout_engine("none")
         sink = io.StringIO()
-        figure.savefig(sink, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        unwritten = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        canvas.print_svg(sink, metadata=unwritten)  # type: ignore[no-untyped-call]
         scales = _scales(axis, height)
     return _inline(sink.getvalue(), name, label, scales)
 
