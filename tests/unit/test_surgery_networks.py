@@ -126,15 +126,17 @@ VGG_16_QUARTER = [16, 16, "M", 32, 32, "M", 64, 64, 64, "M", 128, 128, 128, "M",
 
 
 def torchvision_model(name: str) -> nn.Module:
-    """Build a network; VGG-16 and the blocks of ResNet-50 with fewer channels, to save time."""
+    """Build a network with its layers; those that can be narrower have fewer channels, to save time."""
     models = import_torchvision().models
     if name == "vgg16":
         model = models.VGG(models.vgg.make_layers(VGG_16_QUARTER), 9)
         model.classifier[0], model.classifier[3] = nn.Linear(128 * 49, 64), nn.Linear(64, 64)
         model.classifier[6] = nn.Linear(64, 9)
         return model
-    options = {"weights_backbone": None} if "deeplab" in name else {}
-    options |= {"width_per_group": 8} if name == "resnet50" else {}
+    if name == "deeplabv3_mobilenet_v3_large":
+        backbone = models.mobilenet_v3_large(dilated=True, width_mult=0.25)
+        return models.segmentation.deeplabv3._deeplabv3_mobilenetv3(backbone, 9, None)
+    options = {"resnet50": {"width_per_group": 8}, "mobilenet_v2": {"width_mult": 0.5}}.get(name, {})
     return models.get_model(name, weights=None, **options)
 
 
@@ -279,9 +281,9 @@ def narrow_resnext(groups: int = 8) -> nn.Module:
 
 
 def narrow_residual(attention: residual.Attention) -> nn.Module:
-    stem = nn.Sequential(residual.conv_norm(3, 32, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1))
-    stages = residual.stages_of(partial(residual.BasicBlock, attention=attention), 32, [32, 64, 128, 256], 2)
-    return residual.StagedClassifier(stem, stages, nn.Identity(), 256, 5)
+    stem = nn.Sequential(residual.conv_norm(3, 16, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1))
+    stages = residual.stages_of(partial(residual.BasicBlock, attention=attention), 16, [16, 32, 64, 128], 2)
+    return residual.StagedClassifier(stem, stages, nn.Identity(), 128, 5)
 
 
 def short_transformer() -> nn.Module:
@@ -291,16 +293,22 @@ def short_transformer() -> nn.Module:
     return library.Published(network, ZOO["vit_small"].input)
 
 
+def narrow_mobilenet(name: str) -> nn.Module:
+    network = getattr(library.models(), name)(width_mult=0.5, num_classes=5)
+    return library.Published(network, ZOO[name].input)
+
+
 # Networks whose weights take long to build or to edit, with fewer blocks and channels.
 NARROW = {
     "wrn_28_10": lambda: residual.wide_residual(5, depth=10, width=2),
     "resnext29": narrow_resnext,
     "resnext29_2x64d": partial(narrow_resnext, groups=2),
     "vit_small": short_transformer,
-    "yolov3": lambda: detection.Yolo(5, width=8),
+    "yolov3": lambda: detection.Yolo(5, width=4),
     "vgg16_cifar": lambda: DeepClassifier(5, width=16),
     "senet18": partial(narrow_residual, residual.SqueezeExcite),
     "resnet18_cbam": partial(narrow_residual, residual.Cbam),
+    "mobilenet_v3_large": partial(narrow_mobilenet, "mobilenet_v3_large"),
 }
 OF_TORCHVISION = {*TORCHVISION, "deeplabv3_mobilenet"}  # covered by the next test
 
