@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,8 @@ from driftlab.cli.output import print_ranked
 from driftlab.cli.run import _resume_command
 from driftlab.datasets.catalogue import open_stream
 from driftlab.errors import DriftlabError, RequestError
+from driftlab.platform.results.claims import base as claims
+from driftlab.platform.results.tables.read import Run
 
 
 def call(*words: str):
@@ -402,7 +405,25 @@ def test_diff_of_different_runs_lists_differences_and_exits_with_one(made: Path)
     assert document["differences"]
 
 
+@pytest.fixture(scope="module")
+def judged_once() -> Iterator[None]:
+    """Judge the claims of each run once for all tests that print them."""
+    with pytest.MonkeyPatch.context() as patch:
+        found: dict[Path, list[claims.Verdict]] = {}
+        judge = claims.evaluate
+
+        def judge_once(run: Run) -> list[claims.Verdict]:
+            place = run.path.resolve()
+            if place not in found:
+                found[place] = judge(run)
+            return found[place]
+
+        patch.setattr(claims, "evaluate", judge_once)
+        yield
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("judged_once")
 def test_claims_use_the_newest_run_by_default(made: Path, monkeypatch):
     monkeypatch.chdir(made)
     document = json.loads(call("claims", "--json").stdout)
@@ -413,6 +434,7 @@ def test_claims_use_the_newest_run_by_default(made: Path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("judged_once")
 @pytest.mark.parametrize(("columns", "widest"), [("70", 70), ("", 100)])
 def test_claims_fit_the_terminal_and_group_untestable_ones(made: Path, monkeypatch, columns: str, widest: int):
     monkeypatch.setenv("COLUMNS", columns)
@@ -432,6 +454,7 @@ def test_claims_without_a_run_are_an_invalid_request(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_claims", "few_figures")
 def test_report_prints_its_path(made: Path):
     printed = Path(call("report", str(made / "runs/a")).stdout.strip())
     assert printed.is_file()

@@ -100,7 +100,8 @@ def test_systems_update_track_and_score(made):
 
 
 @pytest.mark.slow
-def test_a_report_is_drawn(made, few_claims):
+@pytest.mark.usefixtures("few_claims", "few_figures")
+def test_a_report_is_drawn(made):
     task, found = made
     page = write_report(found.path).read_text(encoding="utf-8")
     measure = {"classification": "accuracy", "detection": "F1"}[task]
