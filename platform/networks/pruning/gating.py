@@ -213,7 +213,8 @@ def find_sites(model: nn.Module, groups: Groups, example: Tensor) -> tuple[tuple
             units = groups.axes[f"{norms[-1]}.weight", 0][0] - group.first
             sites.append(GateSite(name, makers[0], norms[-1], units))
     sites.sort(key=lambda site: ran.index(site.norm))
-    wrong = {site.group for site in sites if not _is_exact(model, groups, site, example)}
+    twin = _with_random_norms(model)
+    wrong = {site.group for site in sites if not _is_exact(twin, groups, site, example)}
     others.update(dict.fromkeys(wrong, "is also read elsewhere than behind its batch norm"))
     return tuple(site for site in sites if site.group not in wrong), others
 
@@ -256,11 +257,8 @@ def _running_order(model: nn.Module, example: Tensor) -> list[str]:
         return list(features(model, example).layers)
 
 
-def _is_exact(model: nn.Module, groups: Groups, site: GateSite, example: Tensor) -> bool:
-    """Return whether dropping channels by a gate equals cutting them.
-
-    It compares outputs for random statistics and a random image.
-    """
+def _with_random_norms(model: nn.Module) -> nn.Module:
+    """Return a copy in double precision with random statistics, scales and shifts."""
     with torch.random.fork_rng(devices=()), torch.no_grad():
         torch.default_generator.manual_seed(0)
         twin = copy_model(model).double().eval().cpu()  # whose generator is the same on every computer
@@ -268,10 +266,17 @@ def _is_exact(model: nn.Module, groups: Groups, site: GateSite, example: Tensor)
             for value in (norm.weight, norm.bias, norm.running_mean):
                 if value is not None:
                     value.copy_(torch.rand_like(value) + 0.5)
-        gated = GatedNetwork(twin, [site], 1, 1).double().eval()
+    return twin
+
+
+def _is_exact(model: nn.Module, groups: Groups, site: GateSite, example: Tensor) -> bool:
+    """Return whether dropping channels by a gate equals cutting them, on a random image."""
+    with torch.random.fork_rng(devices=()), torch.no_grad():
+        torch.default_generator.manual_seed(1)
+        gated = GatedNetwork(model, [site], 1, 1).double().eval()
         gated.ratio, image = 0.5, torch.randn_like(example[:1].cpu(), dtype=torch.float64)
         expected, raw = gated.run(image)
         kept = top_channels(site.per_unit(raw[site.group][0]), keep_count(site.size, 0.5, 1))
         gate = {site.group: raw[site.group][0][kept_places(site, kept)]}
-        output = cut_gated(twin, groups, [site], {site.group: kept}, gate)(image)
+        output = cut_gated(model, groups, [site], {site.group: kept}, gate)(image)
     return bool((output - expected).abs().max() <= 1e-9 * expected.abs().max().clamp_min(1.0))
