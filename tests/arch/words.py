@@ -6,11 +6,9 @@ Run it as a program to list the places: python tests/arch/words.py [PATTERN]
 from __future__ import annotations
 
 import ast
-import io
 import re
 import subprocess
 import sys
-import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeGuard
@@ -35,7 +33,13 @@ MIND = re.compile(rf"\b(\w+)(?: (?:not|never|only|still|also))? ({'|'.join(f'{ve
 PASSIVE_MIND = re.compile(r"\b(?:is|are|was|were|be|been|as) (?:told|asked)\b")
 YAML_COMMENT = re.compile(r"""^(?:[^'"#]|'[^']*'|"[^"]*"|(?<=\S)#)*?(?:^|(?<=\s))#(.*)""")
 OPENING = re.compile(r"(Tells?|Says?|Lets?|What|Whether|Hears?|Knows?|Who)\b")
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+NAMED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+DOCUMENTED = (ast.Module, *NAMED)
+CHECKED = {*DOCUMENTED, ast.arg, ast.Assign, ast.AnnAssign, ast.Constant}
+EMPTY = (ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop)
+ENDS = (r'"""', r"'''", r'"', r"'")
+# Texts, in which a # begins no comment, and comments: `tokenize`, which finds the same, takes 20 times as long.
+TEXT_OR_COMMENT = re.compile("|".join([*(rf"{end}(?:\\.|[^\\])*?{end}" for end in ENDS), r"(#[^\n]*)"]), re.DOTALL)
 
 
 class Finding(NamedTuple):
@@ -56,7 +60,7 @@ def findings(root: Path = ROOT) -> list[Finding]:
 def check_python(path: str, text: str) -> Iterator[Finding]:
     """Check the docstrings, comments, messages and names of a module."""
     tree, docstrings = ast.parse(text), set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, DOCUMENTED) and (docstring := ast.get_docstring(node)) is not None:
             line, summary = node.body[0].lineno, docstring.partition("\n")[0]
             docstrings.add(line)
@@ -69,9 +73,30 @@ def check_python(path: str, text: str) -> Iterator[Finding]:
             yield from check_name(f"{path}:{node.lineno}", name)
         if is_message(node) and node.lineno not in docstrings and not path.startswith(("tests/", "benchmarks/")):
             yield from check_prose(f"{path}:{node.lineno}", node.value)
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            yield from check_prose(f"{path}:{token.start[0]}", token.string.lstrip("#: "))
+    for line, comment in comments(text):
+        yield from check_prose(f"{path}:{line}", comment.lstrip("#: "))
+
+
+def nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes that are checked, in the order of `ast.walk`, in half of its time."""
+    todo = [tree]
+    for node in todo:
+        if type(node) in CHECKED:
+            yield node
+        for value in vars(node).values():
+            if type(value) is list:
+                todo += [one for one in value if isinstance(one, ast.AST)]
+            elif isinstance(value, ast.AST) and not isinstance(value, EMPTY):
+                todo.append(value)
+
+
+def comments(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of every comment of a module."""
+    line = read = 0
+    for found in TEXT_OR_COMMENT.finditer(text):
+        if comment := found[1]:
+            line, read = line + text.count("\n", read, found.start()), found.start()
+            yield line + 1, comment
 
 
 def is_message(node: ast.AST) -> TypeGuard[ast.Constant]:
@@ -81,7 +106,7 @@ def is_message(node: ast.AST) -> TypeGuard[ast.Constant]:
 
 def names_of(node: ast.AST) -> list[str]:
     """Return the names that a node introduces."""
-    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+    if isinstance(node, NAMED):
         return [node.name]
     if isinstance(node, ast.arg):
         return [node.arg]
