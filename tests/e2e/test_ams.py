@@ -74,7 +74,8 @@ def test_training_all_weights_at_the_highest_rate_never_lowers_the_score(tmp_pat
 
 @pytest.mark.slow
 def test_a_run_yields_verdicts_and_repeats_itself(tmp_path):
-    asked = experiment(("interview",))
+    quick = {"name": "ams", "adaptation": {"name": "distill", "iterations": 4}}
+    asked = experiment(("interview",), systems=["no_custom", quick])
     first, second = (Path(run(asked, out=tmp_path / name).directory) for name in ("a", "b"))
     assert differences(first, second) == []
     words = {verdict.claim.id: verdict.result for verdict in evaluate(open_run(first))}

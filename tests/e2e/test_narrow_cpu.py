@@ -24,11 +24,12 @@ LARGE = ("resnext29", "resnext29_2x64d", "vgg16", "wrn_28_10", "yolov3", "vit_sm
 SIGNS = {"name": "signs/depot", "duration_s": 4, "fps": 4, "height": 24, "width": 24}
 RESIDUAL = {"network": "tiny_residual", "pretrain_steps": 5}
 NESTED = {"name": "nested", "keep_ratios": [1.0, 0.25], "accuracy_loss": 1.0, "prune_epochs": 0, "grow_epochs": 1}
+STREAMED, DISTILLED = {"name": "ams", "interval_s": 2}, {"name": "distill", "iterations": 2}
 PHASES = {"name": "on_device", "period_s": 2, "rate_fps": 4}
 SHARING = {"name": "nestdnn", "alpha": 1.0}
 ELASTIC = {"name": "elasticdnn", "iterations": 2}
 CELLS: dict[str, dict[str, Any]] = {  # one of each family, on networks with narrow shortcuts
-    "streaming": {"systems": [{"name": "ams", "scaling": NESTED, "streaming": {"name": "ams", "interval_s": 2}}]},
+    "streaming": {"systems": [{"name": "ams", "scaling": NESTED, "streaming": STREAMED, "adaptation": DISTILLED}]},
     "adaptation": {"systems": [{"name": "elasticdnn", "streaming": PHASES, "adaptation": ELASTIC}]},
     "scaling": {
         "systems": [{"name": "adascale", "scaling": {"name": "adascale", "stage_epochs": 1}}],

@@ -368,7 +368,8 @@ name, *overrides = sys.argv[1:]
 assert not run(name, overrides, out="run").failed
 print(*(module.__file__ for name, module in sys.modules.items() if name.startswith("driftlab.")))
 """
-SHORT = ("workloads.0.duration_s=4", "student.pretrain_steps=2", "seeds=[0]", "systems=[elasticdnn]")
+SHORT = ("workloads.0.duration_s=4", "student.pretrain_steps=2", "seeds=[0]")
+SHORT += ("systems=[{name: elasticdnn, base: elasticdnn, scaling: {name: surrogate, epochs: 1}}]",)
 
 
 def test_the_digest_of_an_experiment_has_all_code_that_its_cells_import(tmp_path):

@@ -20,7 +20,7 @@ from driftlab.platform.results.tables.read import open_run
 AMS = {
     "name": "ams",
     "streaming": {"name": "ams", "interval_s": 3},
-    "adaptation": {"name": "distill", "learning_rate": 0.01, "fraction": 0.5},
+    "adaptation": {"name": "distill", "learning_rate": 0.01, "fraction": 0.5, "iterations": 20},
 }
 
 
