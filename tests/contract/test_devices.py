@@ -47,7 +47,7 @@ FRAMES = {
     "note": "the memory is on the CPU",
     "rotta": "likewise",
 }
-STEPS = (2, 6)
+STEPS = (2, 4)
 CLASSES, SIZE = 8, (32, 48)
 STUDENT = StudentSpec("half", CLASSES, *SIZE, Member("adaptation", "distill"), Member("scaling", "fixed"), seed=5)
 LABELS = ["-".join(map(str, (name, *params.values()))) for name, params in VARIANTS]
