@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pandas as pd
 import pyarrow as pa
 import pytest
 from quick_factory import QUICK
-from torch import Tensor, nn
 
 from driftlab.platform.core.system_table import SYSTEMS
 from driftlab.platform.core.systems import System
 from driftlab.platform.lab.contract import STAGED, STUDENTS, world_of
 from driftlab.platform.lab.poison import ENDS, past_of, poisoned
 from driftlab.platform.lab.seal import run
-from driftlab.platform.networks.pruning import family as families
 from driftlab.platform.results.tables.diff import table_differences
 from driftlab.platform.results.tables.read import Run, open_run
-from driftlab.platform.scaling import elastic
 
 FPS, LENGTH_S, POISON_S = 4.0, 5.25, 4.2  # after two windows and a change of the domain, when all have learned
 NEVER_LEARN = {"lame"}  # on the stream: it corrects predictions
@@ -134,26 +130,12 @@ SHOWN = {  # by kind, as each group is run at once
 OTHERS = [(kind, name) for kind, names in SHOWN.items() for name in names if name not in FEW]
 
 
-def once_per_architecture(find: Callable[..., Any]) -> Callable[..., Any]:
-    """Find the channel groups of an architecture once, instead of each time that a family is restored."""
-    found = dict[Any, Any]()
-
-    def groups(model: nn.Module, example: Tensor) -> Any:
-        shapes = tuple((name, tensor.shape) for name, tensor in model.state_dict().items())
-        key = (repr(model), shapes, example.shape)
-        if key not in found:
-            found[key] = find(model, example)
-        return found[key]
-
-    return groups
-
-
 @pytest.fixture(scope="module")
-def by_kind(frames_drawn_once: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], list[Run]]]:
+def by_kind(
+    frames_drawn_once: None, channels_found_once: None, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], list[Run]]:
     """Run the systems of a kind once; their networks share drawn frames and channel groups."""
-    groups = once_per_architecture(families.groups)
-    with patch.object(families, "groups", groups), patch.object(elastic, "groups", groups):
-        yield cache(lambda kind: run_twice(kind, SHOWN[kind], tmp_path_factory.mktemp(kind)))
+    return cache(lambda kind: run_twice(kind, SHOWN[kind], tmp_path_factory.mktemp(kind)))
 
 
 @pytest.mark.slow

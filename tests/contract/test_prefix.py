@@ -14,9 +14,9 @@ from driftlab.platform.streaming.base import StreamFacts
 from driftlab.platform.tune.document import reads_end
 from driftlab.tune_spaces.catalogue import host_of
 
-pytestmark = pytest.mark.usefixtures("frames_drawn_once")
+pytestmark = pytest.mark.usefixtures("frames_drawn_once", "channels_found_once")
 
-SHORT_S, LONG_S = 5.0, 8.0
+SHORT_S, LONG_S = 4.5, 6.0
 STREET = {"name": "streets/running", "fps": 2, "height": 32, "width": 48}
 SIGNS = {"name": "signs/seasons", "fps": 4, "height": 16, "width": 16}
 QUICK = {

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from architectures_factory import once_per_architecture
 from counting_device import DEVICE, Held, counting_device
 from torch import nn
 
@@ -42,7 +43,7 @@ def labelled_frames(count: int, seed: int) -> LabelledFrames:
     return LabelledFrames(images.clip(0, 255).astype(np.uint8), labels.astype(np.uint8))
 
 
-DATA = DataSplits(SEGMENTATION, CLASSES, labelled_frames(64, 0), labelled_frames(12, 1), labelled_frames(12, 2))
+DATA = DataSplits(SEGMENTATION, CLASSES, labelled_frames(32, 0), labelled_frames(12, 1), labelled_frames(12, 2))
 
 
 BUILDERS = sorted(name for name in FAMILIES["scaling"] if builder_of(Member("scaling", name)).name == name)
@@ -73,6 +74,11 @@ def network() -> nn.Module:
 def built(name: str) -> Any:
     """Return the member's family, built once; members never change it."""
     return member_of(name).build(network(), DATA)
+
+
+@once_per_architecture
+def groups_on_cpu(model: nn.Module, example: torch.Tensor) -> Any:
+    return groups(copy.deepcopy(model).cpu(), example.cpu())
 
 
 @pytest.mark.parametrize("name", BUILDERS)
@@ -110,11 +116,8 @@ class TestEveryScaling:
     def test_on_another_device_it_builds_the_same_networks_there(self, name, member, monkeypatch):
         """Only channels are found on the CPU: their tracer cannot follow tensors of the fake device."""
 
-        def groups_of(model: nn.Module, example: torch.Tensor) -> Any:
-            return groups(copy.deepcopy(model).cpu(), example.cpu())
-
         for module in (surgery, family_of_pruned, elastic):
-            monkeypatch.setattr(module, "groups", groups_of)
+            monkeypatch.setattr(module, "groups", groups_on_cpu)
         with counting_device():
             found = member.build(network().to(DEVICE), DATA)
             for which in range(len(member.profile(found, SIZE))):
