@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import typing
+from collections.abc import Iterator
 from functools import cache
+from unittest.mock import patch
 
 import pytest
 
@@ -11,6 +14,7 @@ from driftlab.platform.core.parameters import parameters_of
 from driftlab.platform.core.registry import FAMILIES, Member, member_class
 from driftlab.platform.core.space import OneOf
 from driftlab.platform.core.system_table import SYSTEMS
+from driftlab.platform.lab import read as experiments
 from driftlab.platform.tune.document import FIRST_SEED, experiment_of
 from driftlab.platform.tune.session import TuneSession
 from driftlab.tune_spaces import catalogue
@@ -18,6 +22,14 @@ from driftlab.tune_spaces.ranges import BOUND_PARAMETERS, files, names, space_of
 
 NAMES = names()
 MEMBERS = [Member(family, name) for family, names in FAMILIES.items() for name in names]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def files_read_once() -> Iterator[None]:
+    """Parse the file of each space once: most spaces begin with one of three files."""
+    read = cache(experiments.document_of)
+    with patch.object(experiments, "document_of", lambda file: copy.deepcopy(read(file))):
+        yield
 
 
 @cache
