@@ -34,7 +34,7 @@ PARTED = {  # a fleet of two parts
     **TINY,
     "systems": ["no_custom"],
     "fleets": [{"name": "large", "devices": [{"count": PART_DEVICES + 20}]}],
-    "workloads": [{**TINY["workloads"][0], "duration_s": 3}],
+    "workloads": [{**TINY["workloads"][0], "duration_s": 1}],
 }
 
 
