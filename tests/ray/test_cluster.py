@@ -169,6 +169,7 @@ def lose_one(cluster, held):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_claims", "few_figures")
 def test_a_run_on_a_growing_cluster_that_loses_a_computer_has_the_same_tables(growing, tmp_path, monkeypatch):
     """The autoscaler adds computers for the actors, replaces a lost one, and removes them after the run."""
     held = tmp_path / "held" / "held"
