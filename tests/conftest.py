@@ -165,7 +165,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 def caplog() -> Iterator[Messages]:
-    """Keep what is logged; pytest's own fixture searches all loggers six times for every test, 1 % of the time."""
+    """Keep the messages of a test.
+
+    Pytest's own fixture searches all loggers six times for every test, which is 1 % of the time.
+    """
     messages = Messages()
     logging.getLogger().addHandler(messages)
     yield messages

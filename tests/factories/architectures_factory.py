@@ -9,7 +9,7 @@ from torch import nn
 
 
 def once_per_architecture(find: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of a network, perhaps its groups, and an example that computes once per architecture."""
+    """Return a function that computes once per architecture, from a network and an example."""
     results = dict[Any, Any]()
 
     def found(model: nn.Module, *given: Any) -> Any:
