@@ -84,7 +84,7 @@ def forgetting(tables: Tables) -> pd.DataFrame:
     rows = tables.once(stretches).sort_values([*STREAM, "stretch"])
     place = [*STREAM, "scene"]
     visits = rows.groupby(place)
-    best = rows.assign(best=visits["score"].cummax()).groupby(place)["best"].shift()  # before each visit
+    best = visits["score"].transform(lambda scores: scores.cummax().shift())
     rows = rows.assign(round=visits.cumcount(), lost=best - rows["score"])
     return rows[rows["round"] > 0]
 
