@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import logging
 import os
 import runpy
 import shutil
@@ -12,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,32 +38,6 @@ REAL_TIME = "real-time"  # see parallel_factory
 FEW_FIGURES = 2  # to draw all of them takes half of the time of a small run's report
 WITHOUT_RAY_NICE = 5  # tests of Ray take longest and run on one worker, so the others make way
 _CACHE, _MADE_WAY = pytest.StashKey[str](), pytest.StashKey[bool]()
-
-
-class Messages(logging.Handler):
-    """Records of a test in their order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.records: list[logging.LogRecord] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(record)
-
-    @property
-    def text(self) -> str:
-        return "\n".join(map(self.format, self.records))
-
-    @contextmanager
-    def at_level(self, level: int) -> Iterator[None]:
-        """Keep records of lower levels too."""
-        root = logging.getLogger()
-        before = root.level
-        root.setLevel(level)
-        try:
-            yield
-        finally:
-            root.setLevel(before)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -161,18 +133,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("slow tests without the mark")
     for seconds, name in late:
         terminalreporter.write_line(f"{seconds:5.1f} s  {name}")
-
-
-@pytest.fixture
-def caplog() -> Iterator[Messages]:
-    """Keep the messages of a test.
-
-    Pytest's own fixture searches all loggers six times for every test, which is 1 % of the time.
-    """
-    messages = Messages()
-    logging.getLogger().addHandler(messages)
-    yield messages
-    logging.getLogger().removeHandler(messages)
 
 
 @pytest.fixture(scope="session")
