@@ -63,8 +63,14 @@ def test_its_arguments_are_parameters(tmp_path: Path):
     assert made.rate == 1.0 and made.labels == "none"
     with pytest.raises(RequestError, match="did you mean 'rate'"):
         member(tmp_path, rat=1.0)
+
+
+def test_an_argument_that_is_also_a_parameter_of_all_members_keeps_its_range(tmp_path: Path):
+    (tmp_path / "own.py").write_text(TEXT.replace('label="a"):', 'label="a", stream_batch: int = 16):'))
+    own = f"{tmp_path / 'own.py'}:Mine"
+    assert Member("adaptation", own).make().stream_batch == 16
     with pytest.raises(RequestError, match=r"'stream_batch' is 0, must be in \[1, 4096\]"):
-        member(tmp_path, stream_batch=0)
+        Member("adaptation", own, (("stream_batch", 0),)).make()
 
 
 def test_it_trains_and_its_passes_are_counted(tmp_path: Path):
