@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from words import check_page, check_python, check_yaml, findings
+from words import check_page, check_python, check_yaml, comments, findings
 
 LIMITS = Path(__file__).with_name("word_limits.yaml")
 SLACK = 5  # by how much a limit may exceed the count before it must be lowered
@@ -22,6 +22,16 @@ def test_wording_does_not_get_worse():
     assert set(counts) <= set(limits)
     stale = {pattern: counts[pattern] for pattern, limit in limits.items() if counts[pattern] < limit - SLACK}
     assert stale == {}, f"lower these limits in {LIMITS.name}"
+
+
+def test_comments_are_found_outside_of_texts():
+    text = '''"""A # in a text.
+
+It's no comment # either."""
+a = "# no", '#', r"\\\\"  # one
+b = f"{a!r:#>9}" # two
+'''
+    assert [*comments(text)] == [(4, "# one"), (5, "# two")]
 
 
 @pytest.mark.parametrize(
