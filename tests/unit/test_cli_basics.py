@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from driftlab.cli.run import _resume_command
 from driftlab.datasets.catalogue import open_stream
 from driftlab.errors import DriftlabError, RequestError
 from driftlab.platform.results.claims import base as claims
-from driftlab.platform.results.tables.read import Run
+from driftlab.platform.results.tables.read import open_run
 
 
 def call(*words: str):
@@ -408,17 +409,9 @@ def test_diff_of_different_runs_lists_differences_and_exits_with_one(made: Path)
 @pytest.fixture(scope="module")
 def judged_once() -> Iterator[None]:
     """Judge the claims of each run once for all tests that print them."""
+    judge = cache(lambda path, judge=claims.evaluate: judge(open_run(path)))
     with pytest.MonkeyPatch.context() as patch:
-        found: dict[Path, list[claims.Verdict]] = {}
-        judge = claims.evaluate
-
-        def judge_once(run: Run) -> list[claims.Verdict]:
-            place = run.path.resolve()
-            if place not in found:
-                found[place] = judge(run)
-            return found[place]
-
-        patch.setattr(claims, "evaluate", judge_once)
+        patch.setattr(claims, "evaluate", lambda run: judge(run.path.resolve()))
         yield
 
 
