@@ -50,13 +50,8 @@ def panel(name: str, label: str, draw: Callable[[Axes], None], height: int, widt
         axis.patch.set_visible(False)
         draw(axis)
         untangle(axis)
-        layout = figure.get_layout_engine()
-        assert layout is not None
-        layout.execute(figure)  # again, as labels moved; `savefig` would draw everything twice for that
-        figure.set_layout_engine("none")
-        sink = io.StringIO()
-        unwritten = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        canvas.print_svg(sink, metadata=unwritten)  # type: ignore[no-untyped-call]
+        sink, unwritten = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        canvas.print_svg(sink, metadata=unwritten)  # type: ignore[no-untyped-call]  # `savefig` draws twice
         scales = _scales(axis, height)
     return _inline(sink.getvalue(), name, label, scales)
 
