@@ -12,13 +12,16 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge, Gt, Le, Lt
+
+from driftlab.errors import RequestError
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
+NUMBERS = {int, float}
 BEFORE = "before"  # metadata of a parameter that came later: with this value all is as it was without the parameter
 CHOOSING = "choosing"  # metadata of a parameter that changes the choice among networks, and nothing that is built
 
@@ -84,7 +87,7 @@ class Parameter:
     def faults(self, value: Any) -> Iterator[str]:
         """Yield a fault if a value of the right type lies outside the range."""
         values = value if isinstance(value, tuple) else (value,)
-        if self.interval != ValueRange() and any(one is not None and one not in self.interval for one in values):
+        if any(isinstance(one, int | float) and one not in self.interval for one in values):
             yield f"'{self.name}' is {value}, must be {self.range}"
 
 
@@ -96,11 +99,11 @@ def parameters_of(cls: type[Any]) -> Mapping[str, Parameter]:
 
 @functools.cache
 def _parameters_of(cls: Any) -> Mapping[str, Parameter]:
-    hints, plain = typing.get_type_hints(cls, include_extras=True), typing.get_type_hints(cls)
-    inherited = [typing.get_type_hints(base, include_extras=True) for base in cls.__mro__[1:-1]]
+    plain = typing.get_type_hints(cls)
+    hints = [typing.get_type_hints(base, include_extras=True) for base in cls.__mro__[:-1]]
     return MappingProxyType(
         {
-            field.name: _described(field, plain[field.name], [own.get(field.name) for own in (hints, *inherited)])
+            field.name: _described(field, plain[field.name], [own[field.name] for own in hints if field.name in own])
             for field in dataclasses.fields(cls)
             if field.init
         }
@@ -108,10 +111,14 @@ def _parameters_of(cls: Any) -> Mapping[str, Parameter]:
 
 
 def _described(field: dataclasses.Field[Any], plain: Any, hints: Sequence[Any]) -> Parameter:
-    """Describe a field; a class that declares one of its base again, without a range, keeps the range."""
+    """Describe a field; one that a base has too keeps its type of number, and its range if it names none."""
     notes = [getattr(hint, "__metadata__", ()) for hint in hints]
     means = next((note for note in notes[0] if isinstance(note, Means)), Means(""))
     interval = next((found for one in notes if (found := _interval(one)) != ValueRange()), ValueRange())
+    kinds = {hint.__origin__ for hint in hints[1:] if typing.get_origin(hint) is Annotated} & NUMBERS
+    if kinds - {plain}:
+        own, base = getattr(plain, "__name__", plain), min(kind.__name__ for kind in kinds)
+        raise RequestError(f"'{field.name}' is declared as {own}, must be {base} as in the base")
     return Parameter(field.name, plain, field.default, means.text, means.unit, interval, means.names)
 
 

@@ -257,8 +257,8 @@ def parameter_faults(cls: type[Any], given: Mapping[str, Any]) -> list[str]:
         if isinstance(value, int) and abs(value) > MAX_COUNT:
             faults.append(f"'{key}' is {quoted(value)}, must be at most {MAX_COUNT:,}")
     if not faults:
-        described = [one for key, one in parameters_of(cls).items() if key in values]
-        faults += [fault for one in described for fault in one.faults(values[one.name])]
+        described = parameters_of(cls).values()  # with the defaults, as a plug-in's may be outside too
+        faults += [fault for one in described for fault in one.faults(values.get(one.name, one.default))]
         faults += cls(**values).faults() if hasattr(cls, "faults") else []
     return faults
 

@@ -73,6 +73,19 @@ def test_an_argument_that_is_also_a_parameter_of_all_members_keeps_its_range(tmp
         Member("adaptation", own, (("stream_batch", 0),)).make()
 
 
+@pytest.mark.parametrize(
+    ("declared", "fault"),
+    [
+        ("stream_batch: int = 0", r"'stream_batch' is 0, must be in \[1, 4096\]"),
+        ("stream_batch='many'", "'stream_batch' is declared as str, must be int as in the base"),
+    ],
+)
+def test_a_default_that_no_batch_can_have_is_refused(tmp_path: Path, declared: str, fault: str):
+    (tmp_path / "own.py").write_text(TEXT.replace('label="a"):', f'label="a", {declared}):'))
+    with pytest.raises(RequestError, match=fault):
+        Member("adaptation", f"{tmp_path / 'own.py'}:Mine").make()
+
+
 def test_it_trains_and_its_passes_are_counted(tmp_path: Path):
     model, done = calls(member(tmp_path))
     assert done[0].passes.forward == done[0].passes.backward == (6,)
