@@ -73,10 +73,15 @@ class Parameter:
         return type(None) in typing.get_args(self.hint)
 
     @property
+    def _allowed(self) -> tuple[Any, ...]:
+        """Return the values of an enumeration; empty for other types."""
+        return typing.get_args(self.hint) if _is_choice(self.hint) else ()
+
+    @property
     def range(self) -> str:
         """Describe the allowed values, as far as the annotations define them."""
-        if typing.get_origin(self.hint) is typing.Literal:
-            return " | ".join(map(str, typing.get_args(self.hint)))
+        if self._allowed:
+            return " | ".join(map(str, self._allowed))
         if self.names:
             return " | ".join((*self.names, "others"))
         bounds = str(self.interval)
@@ -85,8 +90,10 @@ class Parameter:
         return f"{bounds}, or none" if bounds and self.may_be_none else bounds
 
     def faults(self, value: Any) -> Iterator[str]:
-        """Yield a fault if a value of the right type lies outside the range."""
+        """Yield a fault if a value lies outside the range, or a default is none of the allowed values."""
         values = value if isinstance(value, tuple) else (value,)
+        if self._allowed and value not in self._allowed and value is not dataclasses.MISSING:
+            yield f"'{self.name}' is {value!r}, must be {self.range}"
         if any(isinstance(one, int | float) and one not in self.interval for one in values):
             yield f"'{self.name}' is {value}, must be {self.range}"
 
@@ -111,7 +118,7 @@ def _parameters_of(cls: Any) -> Mapping[str, Parameter]:
 
 
 def _described(field: dataclasses.Field[Any], plain: Any, hints: Sequence[Any]) -> Parameter:
-    """Describe a field; one that a base has too keeps its type of number, and its range if it names none."""
+    """Describe a field; one that a base has too keeps its type of number, its choices and its range."""
     notes = [getattr(hint, "__metadata__", ()) for hint in hints]
     means = next((note for note in notes[0] if isinstance(note, Means)), Means(""))
     interval = next((found for one in notes if (found := _interval(one)) != ValueRange()), ValueRange())
@@ -119,7 +126,17 @@ def _described(field: dataclasses.Field[Any], plain: Any, hints: Sequence[Any]) 
     if kinds - {plain}:
         own, base = getattr(plain, "__name__", plain), min(kind.__name__ for kind in kinds)
         raise RequestError(f"'{field.name}' is declared as {own}, must be {base} as in the base")
+    if not _is_choice(plain):
+        plain = next((bare for hint in hints[1:] if _is_choice(bare := _without_notes(hint))), plain)
     return Parameter(field.name, plain, field.default, means.text, means.unit, interval, means.names)
+
+
+def _is_choice(hint: Any) -> bool:
+    return typing.get_origin(hint) is typing.Literal
+
+
+def _without_notes(hint: Any) -> Any:
+    return hint.__origin__ if typing.get_origin(hint) is Annotated else hint
 
 
 def _interval(notes: tuple[Any, ...]) -> ValueRange:

@@ -65,6 +65,14 @@ def test_its_arguments_are_parameters(tmp_path: Path):
         member(tmp_path, rat=1.0)
 
 
+def test_an_argument_that_is_also_a_parameter_of_all_members_keeps_its_choices(tmp_path: Path):
+    (tmp_path / "own.py").write_text(TEXT.replace('label="a"):', 'label="a", predict_on: str = "batch"):'))
+    own = f"{tmp_path / 'own.py'}:Mine"
+    assert Member("adaptation", own).make().predict_on == "batch"
+    with pytest.raises(RequestError, match="'predict_on' is 'bathc', expected one of 'frame', 'batch'"):
+        Member("adaptation", own, (("predict_on", "bathc"),)).make()
+
+
 def test_an_argument_that_is_also_a_parameter_of_all_members_keeps_its_range(tmp_path: Path):
     (tmp_path / "own.py").write_text(TEXT.replace('label="a"):', 'label="a", stream_batch: int = 16):'))
     own = f"{tmp_path / 'own.py'}:Mine"
@@ -78,9 +86,11 @@ def test_an_argument_that_is_also_a_parameter_of_all_members_keeps_its_range(tmp
     [
         ("stream_batch: int = 0", r"'stream_batch' is 0, must be in \[1, 4096\]"),
         ("stream_batch='many'", "'stream_batch' is declared as str, must be int as in the base"),
+        ("predict_on='bathc'", r"'predict_on' is 'bathc', must be frame \| batch"),
+        ("predict_on=1", r"'predict_on' is 1, must be frame \| batch"),
     ],
 )
-def test_a_default_that_no_batch_can_have_is_refused(tmp_path: Path, declared: str, fault: str):
+def test_a_default_outside_the_range_of_the_base_is_refused(tmp_path: Path, declared: str, fault: str):
     (tmp_path / "own.py").write_text(TEXT.replace('label="a"):', f'label="a", {declared}):'))
     with pytest.raises(RequestError, match=fault):
         Member("adaptation", f"{tmp_path / 'own.py'}:Mine").make()
