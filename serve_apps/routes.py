@@ -15,9 +15,9 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import Receive, Scope, Send
 
-from driftlab.errors import DriftlabError
+from driftlab.errors import DriftlabError, RequestError
 from driftlab.platform.field.messages import FORMAT, MAX_REPORT_BYTES, check_format
-from driftlab.platform.field.request import SessionRequest
+from driftlab.platform.field.request import SessionRequest, faults_of
 from driftlab.platform.results.board.page import render
 from driftlab.serve_apps import predicting
 from driftlab.serve_apps.access import NO_SESSION, AnyHub, Opener, Owner, Session, find_session, hub_of, read_body
@@ -245,10 +245,12 @@ def _build_api() -> FastAPI:
     return app
 
 
-async def _reply_invalid(request: Request, error: Any) -> JSONResponse:
-    """List the faults of a request without its values: not all of them can be written as JSON."""
-    faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:8]]
-    return JSONResponse({"detail": "; ".join(faults)}, 422)
+async def _reply_invalid(request: Request, error: Any) -> Response:
+    """List the faults of a request, those of its body by their places there."""
+    details = [{**one, "loc": one["loc"][1:] or one["loc"]} for one in error.errors()]
+    broken = next((one["ctx"]["error"] for one in details if one["type"] == "json_invalid"), None)
+    text = faults_of(details) if broken is None else f"the body is no JSON: {broken}"
+    return await _reply_refused(request, RequestError(text))
 
 
 async def _reply_refused(request: Request, error: Exception) -> Response:

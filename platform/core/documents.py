@@ -17,7 +17,7 @@ from driftlab.errors import DataError, RequestError, quoted, shortened
 from driftlab.renamed import name_hint
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel, ValidationError
+    from pydantic import BaseModel
     from pydantic_core import ErrorDetails
 
 _LIST, _MAPPING = "give a list, such as [1, 2]", "give a mapping, such as {key: value}"
@@ -170,11 +170,13 @@ def check_file(file: Path, most_bytes: int) -> None:
         raise DataError(f"'{file}' has {found.st_size:,} bytes, allowed are {most_bytes:,}.")
 
 
+TEXTS = ("str", "constrained-str")  # pydantic's names of the type of a text
 WORDS: Mapping[str, str] = {
     "tuple_type": _LIST,
     "list_type": _LIST,
     "dict_type": _MAPPING,
     "model_type": _MAPPING,
+    "model_attributes_type": _MAPPING,
     "dataclass_type": _MAPPING,
 }
 
@@ -187,13 +189,13 @@ def describe_fault(detail: ErrorDetails) -> str:
 
 
 def shape_faults(
-    error: ValidationError, model: type[BaseModel], numbers: Mapping[str, Sequence[int]] | None = None
+    details: Sequence[Any], model: type[BaseModel], numbers: Mapping[str, Sequence[int]] | None = None
 ) -> list[str]:
-    """Describe pydantic's errors in plain words, with the most similar valid name.
+    """Describe the errors that pydantic lists in plain words, with the most similar valid name.
 
     `numbers` gives for the items of a list the numbers that a reader knows them by.
     """
-    return [_shape_fault(detail, model, numbers or {}) for detail in error.errors() if not _follows(detail)]
+    return [_shape_fault(detail, model, numbers or {}) for detail in details if not _follows(detail)]
 
 
 def shape_fault(model: type[BaseModel], document: Any, *, lenient: bool = False) -> str:
@@ -206,7 +208,7 @@ def shape_fault(model: type[BaseModel], document: Any, *, lenient: bool = False)
     try:
         model.model_validate(document, extra="ignore" if lenient else None)
     except ValidationError as error:
-        return "; ".join(shape_faults(error, model)[:MAX_SHAPE_FAULTS])
+        return "; ".join(shape_faults(error.errors(), model)[:MAX_SHAPE_FAULTS])
     return ""
 
 
@@ -217,9 +219,9 @@ def _follows(detail: Any) -> bool:
         return True
     if detail["type"] == "too_short":
         return bool(given)
-    if branch == "str":
+    if branch in TEXTS:
         return isinstance(given, Mapping)
-    return detail["type"] in {"model_type", "dict_type"} and _is_union_tag(branch)
+    return detail["type"] in {"model_type", "model_attributes_type", "dict_type"} and _is_union_tag(branch)
 
 
 def _shape_fault(detail: Any, model: type[BaseModel], numbers: Mapping[str, Sequence[int]]) -> str:
@@ -241,7 +243,10 @@ def _shape_fault(detail: Any, model: type[BaseModel], numbers: Mapping[str, Sequ
 
 
 def _is_union_tag(part: Any) -> bool:
-    return isinstance(part, str) and (part in {"str", "float", "int"} or part.endswith("Part") or "[" in part)
+    """Return whether a part of a place is the name of one of several types, which pydantic adds."""
+    return isinstance(part, str) and (
+        part in {*TEXTS, "float", "int"} or part.endswith(("Part", "Request")) or "[" in part
+    )
 
 
 def _fields(model: type[BaseModel], path: Sequence[Any]) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from driftlab.datasets.catalogue import CAMERA
 from driftlab.errors import RequestError
+from driftlab.platform.core.documents import shape_faults
 from driftlab.platform.core.registry import FAMILIES
 from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.read import Experiment, parse
@@ -18,6 +19,7 @@ from driftlab.platform.sim.setting import Cell
 
 MAX_PIXELS = 1024 * 1024  # of a frame
 MAX_STEPS = 20_000  # of pre-training on the server
+MAX_FAULTS = 8  # that a refusal lists
 MAX_SESSION_S = 7 * 86_400.0
 OWN_STREAMS = ("video", "folder", "cityscapes", "acdc", "shift", CAMERA)  # workloads with frames on the device
 PLAIN = r"^[A-Za-z0-9_+-]{1,64}$"  # the name of a member; a path would make the server load code
@@ -98,12 +100,16 @@ def own_stream(workload: str) -> bool:
 
 
 def parse_session_request(document: Mapping[str, Any]) -> SessionRequest:
-    """Validate the body of a request; raise RequestError with the place of each of the first eight faults."""
+    """Validate the body of a request; raise RequestError with the places of its first faults."""
     try:
         return SessionRequest.model_validate(document)
     except ValidationError as error:
-        faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:8]]
-        raise RequestError("; ".join(faults)) from error
+        raise RequestError(faults_of(error.errors())) from error
+
+
+def faults_of(details: Sequence[Any]) -> str:
+    """Describe the first of the errors that pydantic lists for a request."""
+    return "; ".join(shape_faults(details, SessionRequest)[:MAX_FAULTS])
 
 
 def experiment_of(asked: SessionRequest, source: str = "", torch_device: str = "cpu") -> Experiment:

@@ -258,7 +258,7 @@ def _validated(request: Expanded, source: str) -> Experiment:
     try:
         experiment = Experiment.model_validate(request.document)
     except ValidationError as error:
-        faults = [*request.faults, *shape_faults(error, Experiment, {"systems": request.rows})]
+        faults = [*request.faults, *shape_faults(error.errors(), Experiment, {"systems": request.rows})]
         raise RequestError(report(source, faults)) from None
     if faults := [*request.faults, *size_faults(size_of(experiment))]:
         raise RequestError(report(source, faults))

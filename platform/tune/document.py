@@ -187,7 +187,7 @@ def validated(document: Mapping[str, Any], source: str) -> SpaceDocument:
     try:
         return SpaceDocument.model_validate(document)
     except ValidationError as error:
-        raise RequestError(report(source, shape_faults(error, SpaceDocument))) from None
+        raise RequestError(report(source, shape_faults(error.errors(), SpaceDocument))) from None
 
 
 def _at(document: Any, path: str) -> Any:

@@ -168,6 +168,24 @@ def test_large_and_invalid_bodies_are_refused(server, session):
     assert server.hub.sessions[session["id"]].received == 0
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "reason"),
+    [
+        ("/sessions", b"{", "the body is no JSON: Expecting property name"),
+        ("/sessions", b"[1]", "body is [1]: give a mapping"),
+        ("/sessions", b'{"sistem": "ams"}', "workload is missing; sistem is not known here. Did you mean 'system'?"),
+        ("/sessions", b'{"workload": "\\ud800"}', "workload is '\\ud800': give a mapping"),
+        ("/sessions", b'{"system": {"adaptaton": 1}}', "adaptaton is not known here. Did you mean 'adaptation'?"),
+        ("/sessions?format=x", b'{"workload": {"name": "city/drift"}}', "format is 'x'"),
+        ("/demo", b'{"seconds": 5000}', "seconds is 5000"),
+    ],
+)
+def test_a_refusal_names_the_place_and_the_fault(server, path, body, reason):
+    head = {"Content-Type": "application/json"}
+    status, data, _ = raw(server, "POST", path, TOKEN, body, **head)
+    assert status == 422 and reason in json.loads(data)["detail"]
+
+
 def test_a_report_needs_the_token_of_its_session_and_is_bounded(server, session):
     path = f"/sessions/{session['id']}"
     assert raw(server, "POST", f"{path}/report", session["token"], b"[1,4,12.5,null]")[0] == 200
