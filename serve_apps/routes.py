@@ -246,7 +246,7 @@ def _build_api() -> FastAPI:
 
 
 async def _reply_invalid(request: Request, error: Any) -> Response:
-    """List the faults of a request, those of its body by their places there."""
+    """List the faults of a request by their places in its body or query."""
     details = [{**one, "loc": one["loc"][1:] or one["loc"]} for one in error.errors()]
     broken = next((one["ctx"]["error"] for one in details if one["type"] == "json_invalid"), None)
     text = faults_of(details) if broken is None else f"the body is no JSON: {broken}"

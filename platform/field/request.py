@@ -108,8 +108,8 @@ def parse_session_request(document: Mapping[str, Any]) -> SessionRequest:
 
 
 def faults_of(details: Sequence[Any]) -> str:
-    """Describe the first of the errors that pydantic lists for a request."""
-    return "; ".join(shape_faults(details, SessionRequest)[:MAX_FAULTS])
+    """Describe the first errors that pydantic lists for a request; a body may have thousands."""
+    return "; ".join(shape_faults(details[:MAX_FAULTS], SessionRequest))
 
 
 def experiment_of(asked: SessionRequest, source: str = "", torch_device: str = "cpu") -> Experiment:
