@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ IDLE_TIMEOUT_S = 60.0  # after the end of its stream, a session may be replaced 
 MAX_WAITING, MAX_WAITING_BYTES = 8, 32 * 2**20  # uploads of one session, and bytes of those before the newest
 MAX_REPLY_BYTES = 4 * 2**20  # of results in one reply, unless one result alone has more
 MAX_DECODED_BYTES = 256 * 2**20  # of one upload
+# Of a forward pass. Larger ones are slower on a CPU: glibc takes blocks above 32 MiB from the system each time.
+CPU_BATCH_PIXELS, GPU_BATCH_PIXELS = 2**18, 2**20
 
 
 class UploadQueueFull(RunError):
@@ -173,11 +176,20 @@ class HostedSession:
     def predict(self, images: np.ndarray[Any, Any]) -> tuple[int, Any]:
         """Predict images with one version of the network; return its number and the predictions."""
         self.on_use()
+        each = max(1, self.batch_pixels // prod(images.shape[1:3]))
+        batches = [images[start : start + each] for start in range(0, len(images), each)]
         with self._using:
             if not self.is_loaded:
                 self._load()
-            job = self._session.call(self.app.node("application"), "predict_images", images)
-            return job.reply.facts.version, job.reply.payload
+            node = self.app.node("application")
+            replies = [self._session.call(node, "predict_images", batch).reply for batch in batches]
+        found = [reply.payload for reply in replies]
+        return replies[0].facts.version, found[0] if len(found) == 1 else np.concatenate(found)
+
+    @property
+    def batch_pixels(self) -> int:
+        """Return the pixels of the largest forward pass."""
+        return CPU_BATCH_PIXELS if self._device == "cpu" else GPU_BATCH_PIXELS
 
     @property
     def is_loaded(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -22,6 +23,7 @@ from driftlab.platform.field.request import parse_session_request
 from driftlab.platform.field.rounds import RoundFacts, RoundRequest, RoundsWorker
 from driftlab.platform.field.state_file import dump_objects
 from driftlab.serve_apps import hosting
+from driftlab.serve_apps.batching import ImageBatches
 from driftlab.serve_apps.hosting import HostedSession, UploadQueueFull
 from driftlab.serve_apps.quotas import Limits
 from driftlab.serve_apps.sessions import ServerFull, SessionRegistry, digest_of
@@ -72,6 +74,27 @@ def test_an_unloaded_network_returns_with_the_updates_since(session, tmp_path):
     copy = shutil.copytree(tmp_path, tmp_path.with_name("loaded"))
     again = HostedSession(copy, parse_session_request(ASKED))
     assert again.predict(images)[1].tolist() == found.tolist() != before
+
+
+def test_a_forward_pass_has_a_limit_of_pixels(session, monkeypatch):
+    """Requests beyond it wait for the next batch, and a larger one takes several passes."""
+    images = rng_for(0, "images").integers(0, 255, (8, 32, 48, 3)).astype(np.uint8)
+    together, call, passes = session.predict(images)[1], session._session.call, []
+
+    def counted(node, verb, batch):
+        passes.append(len(batch))
+        return call(node, verb, batch)
+
+    async def ask():
+        return await asyncio.gather(*(batches.predict(session, images[one]) for one in requests))
+
+    monkeypatch.setattr(session._session, "call", counted)
+    monkeypatch.setattr(hosting, "CPU_BATCH_PIXELS", 2 * 32 * 48)
+    requests = [slice(0, 1), slice(1, 2), slice(2, 3), slice(3, 8)]
+    with contextlib.closing(ImageBatches()) as batches:
+        found = asyncio.run(ask())
+    assert passes == [2, 1, 2, 2, 1]
+    assert np.concatenate([one.predictions for one in found]).tolist() == together.tolist()
 
 
 @pytest.mark.slow
