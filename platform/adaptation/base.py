@@ -138,9 +138,9 @@ class Adaptation(ABC):
 
     def predict(self, model: nn.Module, state: Any, batch: Batch) -> Predicted:
         """Predict a batch of the stream; by default with the network as it is."""
-        from driftlab.platform.networks.predict import device_of, predict
+        from driftlab.platform.networks.predict import predict
 
-        return Predicted(predict(model, batch.images, task=batch.task, device=device_of(model)), state)
+        return Predicted(predict(model, batch.images, task=batch.task, device=None), state)
 
     @abstractmethod
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:

@@ -95,12 +95,12 @@ def predict_with_statistics(
     statistics: AbstractContextManager[Any], model: nn.Module, state: Any, batch: Batch, *, alone: bool
 ) -> Predicted:
     """Predict with batch norms that normalise by the full batch, or by each frame alone."""
-    from driftlab.platform.networks.predict import device_of, predict
+    from driftlab.platform.networks.predict import predict
 
     frames = len(batch.images)
     size = 1 if alone else max(frames, 1)
     with statistics:
-        predictions = predict(model, batch.images, task=batch.task, batch=size, device=device_of(model))
+        predictions = predict(model, batch.images, task=batch.task, batch=size, device=None)
     return Predicted(predictions, state, Passes((size,) * (frames // size)))
 
 

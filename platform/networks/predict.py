@@ -53,16 +53,21 @@ def predict(
     *,
     task: Task = SEGMENTATION,
     batch: int = 32,
-    device: str = "cpu",
+    device: str | None = "cpu",
 ) -> TaskLabels:
-    """Return the predictions of all frames, at most `batch` at a time; the model moves to the device."""
-    if device_of(model) != device:  # to move nothing takes a fifth of the time of a small network
+    """Return the predictions of all frames, at most `batch` at a time.
+
+    The model moves to the device; None: it stays where it is.
+    """
+    there = device_of(model)
+    if device is not None and device != there:  # to move nothing takes a fifth of the time of a small network
         model.to(torch_device(device))
+        there = device
     count, height, width = images.shape[:3]
     predictions = task.blank(count, height, width)
     with evaluating(model), torch.inference_mode():
         for start in range(0, count, batch):
-            part = to_input(images[start : start + batch]).to(device)
+            part = to_input(images[start : start + batch]).to(there)
             predictions[start : start + batch] = task.predictions(model(part), height, width)
     return predictions
 

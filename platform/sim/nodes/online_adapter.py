@@ -18,7 +18,7 @@ from driftlab.platform.core.records import NO_END, PREDICTION_FAILED, ModelCost,
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks import state
 from driftlab.platform.networks.early_exit import reached_cost, reached_work, record_exits
-from driftlab.platform.networks.predict import device_of, predict
+from driftlab.platform.networks.predict import predict
 from driftlab.platform.networks.state import State
 from driftlab.platform.sim.nodes.frame_results import FrameResult, FrameResults
 from driftlab.platform.sim.nodes.guarded_training import adapt_guarded, check_predictions
@@ -79,6 +79,7 @@ class OnlineAdapter:
         self._pool: list[FrameResult] = []
         self._inference: PendingInference | None = None
         self._training: TrainingBatch | None = None
+        self._costed = Passes(), TaskCost()  # the newest passes and their cost: those of all frames are mostly equal
         self._batches = self._version = 0
         self._domain: int | None = None
         self.detector: DomainDetector | None = None
@@ -215,7 +216,7 @@ class OnlineAdapter:
                 )
             if predicted is None:
                 exits.clear()
-                predictions = predict(self._model, batch.images, task=self._task, device=device_of(self._model))
+                predictions = predict(self._model, batch.images, task=self._task, device=None)
                 predicted = Predicted(predictions, self.memory, Passes(forward=(len(results),)))
         self.memory = predicted.state
         assert predicted.passes is not None
@@ -322,7 +323,9 @@ class OnlineAdapter:
     def _cost_of(self, passes: Passes, exits: Sequence[int]) -> TaskCost:
         """Return the cost of passes; a frame is charged for the layers up to its exit."""
         if not exits:
-            return task_cost(self._cost, self._spec.hardware, passes)
+            if passes != self._costed[0]:
+                self._costed = passes, task_cost(self._cost, self._spec.hardware, passes)
+            return self._costed[1]
         reached = reached_cost(self._cost, exits)
         return task_cost(reached, self._spec.hardware, reached_work(passes, self._cost, reached))
 
