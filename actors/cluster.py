@@ -52,8 +52,8 @@ HTTP2_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # the first frame of every 
 HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + HTTP2_SETTINGS
 TOKEN_FILE = Path("~/.ray/auth_token")
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
-# With one heap for all threads glibc keeps freed blocks as large as `HEAP_BYTES` of sim/host.py. The heap of a single
-# thread is given back whenever it is empty: to bring it back, a server took a tenth of the time of a large image.
+# With one heap for all threads glibc keeps freed blocks of up to `HEAP_BYTES` of sim/host.py. If each has a heap,
+# empty parts of it go back to the system: to bring them back took a server a tenth of the time of a large image.
 ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}
 UNWATCHED = {"RAY_task_events_report_interval_ms": "0", "RAY_enable_metrics_collection": "0"}  # saves 3 % of the time
 UNUSED = (

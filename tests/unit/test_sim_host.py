@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from driftlab.actors.cluster import ONE_HEAP
 from driftlab.platform.sim.host import in_batch
 
 CHILD = """
@@ -17,7 +18,7 @@ from driftlab.platform.sim.host import keep_freed_memory
 
 def churn():
     for _ in range(50):
-        blocks = [np.ones(2**20) for _ in range(4)]  # 8 MB each
+        blocks = [np.ones(int(sys.argv[2]) * 2**17) for _ in range(4)]
         del blocks
 
 def count():
@@ -34,15 +35,22 @@ thread.join()
 """
 
 
-def faults(how: str) -> int:
-    done = subprocess.run([sys.executable, "-c", CHILD, how], capture_output=True, text=True, check=True)
-    return int(done.stdout)
+def faults(how: str, mebibytes: int = 8, **environment: str) -> int:
+    command, given = [sys.executable, "-c", CHILD, how, str(mebibytes)], {**os.environ, **environment}
+    return int(subprocess.run(command, capture_output=True, text=True, check=True, env=given).stdout)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the page faults of glibc's heap are counted")
 def test_freed_memory_is_used_again_without_page_faults() -> None:
     assert faults("keep") < 1000 < faults("leave")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the page faults of glibc's heap are counted")
+def test_threads_with_one_heap_use_large_blocks_again() -> None:
+    """The heap of a single thread has parts of at most 64 MiB; an empty part goes back to the system."""
+    assert faults("keep", 16, **ONE_HEAP) < 1000 < faults("keep", 16, MALLOC_ARENA_MAX="8")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have other schedulers")
