@@ -41,7 +41,6 @@ TOKEN_VARIABLE, MIN_TOKEN = "DRIFTLAB_TOKEN", 16  # characters
 LEAN = {  # no extra threads between a request and its route: no route blocks
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
-    "RAY_SERVE_PROXY_USE_GRPC": "1",  # calls of actors take the proxy and the raylet a third more of processor time
 }
 DEVICE = r"^(cpu|cuda(:[0-9]{1,3})?)$"
 GARBAGE = (20_000, 10, 10)  # new objects until a search for garbage; searches until one of older objects
