@@ -30,10 +30,10 @@ import numpy.typing as npt
 from driftlab.errors import RequestError
 from driftlab.platform.field.media import MAX_PIXELS, MediaDecoder
 from driftlab.platform.streaming.wire.samples import dimensions_of
-from driftlab.serve_apps.hosting import HostedSession
+from driftlab.serve_apps.hosting import MAX_BATCH, HostedSession
 
 log = logging.getLogger(__name__)
-MAX_BATCH = 32  # images
+MAX_BATCH_PIXELS = 2**20  # of the encoded images of a batch; a larger image is decoded alone
 LARGE_PIXELS = 2**16  # of an image or of the network's input; larger ones are predicted at lower priority
 NICE = 10  # of that priority
 AT_ONCE_S = 0.005  # of a batch that the event loop predicts itself
@@ -138,7 +138,7 @@ class _Lane:
             while self._waiting:
                 await asyncio.sleep(0)  # requests that have arrived already join the batch
                 session, waiting = self._waiting.popitem(last=False)
-                count = _batch_size(waiting, session.batch_pixels)
+                count = _batch_size(waiting, session.batch_images)
                 if waiting[count:]:
                     self._waiting[session] = waiting[count:]
                 contents = [one.content for one in waiting[:count]]
@@ -172,12 +172,12 @@ class _Lane:
         return seconds < AT_ONCE_S and not session.is_updating and all(one.is_raw for one in waiting)
 
 
-def _batch_size(waiting: Sequence[_Waiting], max_pixels: int) -> int:
+def _batch_size(waiting: Sequence[_Waiting], most: int) -> int:
     """Return how many of the requests form the next batch; a larger request is predicted alone."""
     pixels = images = 0
     for place, one in enumerate(waiting):
         pixels, images = pixels + one.pixels, images + one.count
-        if place and (pixels > max_pixels or images > MAX_BATCH):
+        if place and (pixels > MAX_BATCH_PIXELS or images > most):
             return place
     return len(waiting)
 

@@ -48,8 +48,10 @@ IDLE_TIMEOUT_S = 60.0  # after the end of its stream, a session may be replaced 
 MAX_WAITING, MAX_WAITING_BYTES = 8, 32 * 2**20  # uploads of one session, and bytes of those before the newest
 MAX_REPLY_BYTES = 4 * 2**20  # of results in one reply, unless one result alone has more
 MAX_DECODED_BYTES = 256 * 2**20  # of one upload
-# Of a forward pass. Larger ones are slower on a CPU: glibc takes blocks above 32 MiB from the system each time.
-CPU_BATCH_PIXELS, GPU_BATCH_PIXELS = 2**18, 2**20
+MAX_BATCH = 32  # images of a forward pass
+# Of a forward pass on a CPU. Larger ones of deeplabv3_mobilenet_v2 are slower: glibc takes blocks above 32 MiB from the
+# system each time.
+CPU_BATCH_PIXELS = 2**18
 
 
 class UploadQueueFull(RunError):
@@ -176,7 +178,7 @@ class HostedSession:
     def predict(self, images: np.ndarray[Any, Any]) -> tuple[int, Any]:
         """Predict images with one version of the network; return its number and the predictions."""
         self.on_use()
-        each = max(1, self.batch_pixels // prod(images.shape[1:3]))
+        each = self.batch_images
         batches = [images[start : start + each] for start in range(0, len(images), each)]
         with self._using:
             if not self.is_loaded:
@@ -187,9 +189,10 @@ class HostedSession:
         return replies[0].facts.version, found[0] if len(found) == 1 else np.concatenate(found)
 
     @property
-    def batch_pixels(self) -> int:
-        """Return the pixels of the largest forward pass."""
-        return CPU_BATCH_PIXELS if self._device == "cpu" else GPU_BATCH_PIXELS
+    def batch_images(self) -> int:
+        """Return the number of images of the largest forward pass."""
+        fitting = CPU_BATCH_PIXELS // prod(self.app.size) if self._device == "cpu" else MAX_BATCH
+        return min(MAX_BATCH, max(1, fitting))
 
     @property
     def is_loaded(self) -> bool:
