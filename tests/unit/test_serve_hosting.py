@@ -78,7 +78,10 @@ def test_an_unloaded_network_returns_with_the_updates_since(session, tmp_path):
 
 
 def test_a_forward_pass_has_a_limit_of_pixels(session, monkeypatch):
-    """Requests beyond it form the next batch, and a larger one takes several passes; encoded images have any size."""
+    """Requests beyond it form the next batch, and a larger one takes several passes.
+
+    The size of an encoded image does not matter.
+    """
     images = rng_for(0, "images").integers(0, 255, (8, 32, 48, 3)).astype(np.uint8)
     together, call, passes = session.predict(images)[1], session._session.call, []
 
