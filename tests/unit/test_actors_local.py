@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+from unittest import mock
 
 import pytest
 from signals_factory import IGNORED, handler_of
@@ -132,3 +133,12 @@ def test_a_start_waits_for_an_abandoned_one(monkeypatch):
     with pytest.raises(RunError, match="start 2"):
         cluster.connect(cluster.ClusterConfig())
     assert events == ["begins", "fails", "shuts down"] * 2
+
+
+def test_the_processes_of_a_local_ray_have_one_heap(monkeypatch, tmp_path):
+    found = {}
+    monkeypatch.setattr(cluster.ray, "init", lambda **_: found.update(os.environ))
+    with mock.patch.dict(os.environ):
+        os.environ.pop("MALLOC_ARENA_MAX", None)
+        cluster._start(tmp_path, cluster.ClusterConfig(), {})
+    assert found["MALLOC_ARENA_MAX"] == "1"
