@@ -49,8 +49,8 @@ MAX_WAITING, MAX_WAITING_BYTES = 8, 32 * 2**20  # uploads of one session, and by
 MAX_REPLY_BYTES = 4 * 2**20  # of results in one reply, unless one result alone has more
 MAX_DECODED_BYTES = 256 * 2**20  # of one upload
 MAX_BATCH = 32  # images of a forward pass
-# Of a forward pass on a CPU. Larger ones of deeplabv3_mobilenet_v2 are slower: glibc takes blocks above 32 MiB from the
-# system each time.
+# Of a forward pass on a CPU. glibc takes blocks above 32 MiB from the system for each use: in a batch of four, a VGA
+# image took deeplabv3_mobilenet_v2 half as long again as alone.
 CPU_BATCH_PIXELS = 2**18
 
 
