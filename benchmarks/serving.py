@@ -8,8 +8,8 @@
 * http: requests per second of this HTTP server with an application that only reads the body, which limits predictions.
 * sessions: the number of sessions that the measured rounds per second can serve at an interval of 10 s, and the number
   that two cores can serve by the processor time of a round. Goal: 100.
-* replicas: images per second of two sessions on two replicas, against the same on one. The network takes most of the
-  time. Goal: at least 1.7 times.
+* replicas: images per second of two sessions on two replicas, against the same on one; then the same with Ray Serve's
+  proxies, as on a cluster. The network takes most of the time. Goal: at least 1.7 times.
 * camera: time from a frame to its prediction on a device, against a loop of camera and network. Goal: at most 1.1.
 """
 
@@ -121,9 +121,12 @@ def on_uvicorn(folder: Path, sessions: int) -> Iterator[tuple[str, Callable[[], 
 
 def server_cpu_s() -> float:
     """Return the processor time of the child processes, and of this one if it is the server: without Ray."""
-    below = psutil.Process().children(recursive=True)
-    own_s = 0.0 if any(one.name() == "raylet" for one in below) else time.process_time()
-    return own_s + sum(sum(one.cpu_times()[:2]) for one in below)
+    names, used_s = [], []
+    for one in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+            names.append(one.name())
+            used_s.append(sum(one.cpu_times()[:2]))
+    return sum(used_s) + (0.0 if "raylet" in names else time.process_time())
 
 
 @dataclass(frozen=True)
@@ -240,23 +243,28 @@ def rounded(found: dict[str, float]) -> dict[str, float]:
 # Replicas ------------------------------------------------------------------------------------------------------------
 
 
-def replicas(folder: Path, requests: int) -> dict[str, Any]:
-    """Return the speed of two replicas over that of one; both have Ray Serve's proxies in front of them."""
-    per_s = {count: _speed_of(folder / f"replicas-{count}", count, requests) for count in (1, 2)}
+def replicas(folder: Path, requests: int, proxies: bool) -> dict[str, Any]:
+    """Return the speed of two replicas over that of one, with Ray Serve's proxies or without."""
+    per_s = {count: _speed_of(folder / f"replicas-{count}-{proxies}", count, requests, proxies) for count in (1, 2)}
     found = {f"per_s_of_{count}": round(value, 1) for count, value in per_s.items()}
     speedup = round(per_s[2] / per_s[1], 2)
-    return {"benchmark": "serving-replicas", **found, "speedup": speedup, "goal": GOALS["replicas"]}
+    return {
+        "benchmark": "serving-replicas",
+        "proxies": proxies,
+        **found,
+        "speedup": speedup,
+        "goal": GOALS["replicas"],
+    }
 
 
-def _speed_of(folder: Path, count: int, requests: int) -> float:
+def _speed_of(folder: Path, count: int, requests: int, proxies: bool) -> float:
     from driftlab.serve_apps import deployment
     from driftlab.serve_apps.shards import replica_of, shard_of
 
     with socket.create_server(("127.0.0.1", 0)) as free:
         where = ServerAddress("127.0.0.1", free.getsockname()[1])
-    args = deployment.ServerArgs(
-        state_dir=str(folder), token=TOKEN, rate_limit=RATE, replicas=count, max_replicas=max(count, 2)
-    )
+    most = count + proxies  # if the number of replicas may grow, proxies count the requests
+    args = deployment.ServerArgs(state_dir=str(folder), token=TOKEN, rate_limit=RATE, replicas=count, max_replicas=most)
     with deployment.serving(args, where):
         client = Client(where.url, TOKEN, timeout_s=BUILD_S)
         living = [file.name.removeprefix("replica-")[:16] for file in folder.glob("replica-*")]
@@ -401,7 +409,8 @@ def main() -> None:
         if "http" in options.parts:
             report(http(max(options.clients), options.requests))
         if "replicas" in options.parts:
-            report(replicas(folder, max(4, options.requests // 10)))
+            for proxies in (False, True):
+                report(replicas(folder, max(4, options.requests // 10), proxies))
         with serving(folder / "kept", options.sessions + 2) as (url, echo):
             for line in predictions(url, folder, echo, options) if "predictions" in options.parts else ():
                 report(line)

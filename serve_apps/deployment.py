@@ -1,6 +1,7 @@
 """The server on Ray Serve: replicas host the sessions, and actors host their learners.
 
-On a single computer a single replica listens on the port itself. Otherwise Ray Serve's proxies do.
+On a single computer the replicas listen on the port themselves, if their number is fixed and there is no TLS; so does a
+single replica with TLS. Otherwise Ray Serve's proxies listen.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import gc
 import logging
 import math
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -28,6 +30,7 @@ from driftlab.actors.sessions import start_workers
 from driftlab.determinism import make_deterministic
 from driftlab.errors import RequestError
 from driftlab.platform.field.rounds import NETWORKS
+from driftlab.serve_apps.handover import IS_SUPPORTED, SharedPortServer
 from driftlab.serve_apps.http_server import HttpServer, ServerAddress, listener_of
 from driftlab.serve_apps.quotas import Limits
 from driftlab.serve_apps.routes import ServerApp
@@ -74,15 +77,25 @@ class ServerArgs(BaseModel):
     torch_device: Annotated[str, Field(pattern=DEVICE)] = "cpu"  # of learners and predictions
     gpus_per_actor: Annotated[float, Field(ge=0, le=1)] = 0.0  # of each replica and actor; 0: equal shares of all
     cert: str = ""  # certificate file, which the demo device trusts
-    key: str = ""  # its private key, if the replica listens itself
-    host: str = LOOPBACK  # on which the replica listens itself
-    port: Annotated[int, Field(ge=0)] = 0  # on which the replica listens itself; 0: Ray Serve's proxies listen
+    key: str = ""  # its private key, if a single replica listens itself
+    host: str = LOOPBACK  # on which the replicas listen themselves
+    port: Annotated[int, Field(ge=0)] = 0  # on which the replicas listen themselves; 0: Ray Serve's proxies listen
 
     @model_validator(mode="after")
     def _check_replicas(self) -> ServerArgs:
         if 0 < self.max_replicas < self.replicas:
             raise RequestError(f"The maximum of {self.max_replicas} replicas is less than {self.replicas} replicas.")
+        if self.port and self.most > 1 and not self.may_share_port:
+            raise RequestError("port needs one replica, or a fixed number of them without cert on Linux. Leave it out.")
         return self
+
+    @property
+    def may_share_port(self) -> bool:
+        """Return whether all replicas can listen on one port of a computer.
+
+        A connection with TLS cannot be handed over, and Ray Serve counts the requests of its proxies only.
+        """
+        return IS_SUPPORTED and self.most == self.replicas and not self.cert
 
     @property
     def most(self) -> int:
@@ -134,11 +147,11 @@ class ModelStreaming:
             self.hub.elsewhere = self._states_elsewhere
             self.shards.start(self.hub.reopen, self.hub.hand_over)
         where = ServerAddress(args.host, args.port, args.cert, args.key)
-        self.door = None
+        self.door: HttpServer | None = None
         if args.port:
             app = ServerApp(lambda: self.hub)
             app.batches.warm_up()
-            self.door = HttpServer(app, where)
+            self.door = HttpServer(app, where) if self.shards is None else SharedPortServer(app, where, self.shards)
         collect_garbage_rarely()
 
     def record_routing_stats(self) -> dict[str, Any]:
@@ -255,32 +268,40 @@ def replicated(deployment: Any, args: ServerArgs) -> Any:
 def serving(args: ServerArgs, where: ServerAddress, address: str | None = None) -> Iterator[None]:
     """Serve on Ray until the block ends; also shut down a Ray that was started for it."""
     os.environ.update({name: value for name, value in LEAN.items() if name not in os.environ})
-    if address is None and "RAY_ADDRESS" not in os.environ:
-        _check_free(where)
-        if args.most == 1:
-            args = args.model_copy(
-                update={"host": where.host, "port": where.port, "cert": where.cert, "key": where.key}
-            )
-    fix = "Start `driftlab serve` again: sessions resume."
-    cluster = connect(ClusterConfig(address=address, run=NAME, go_on=fix))
-    args = args.model_copy(update={"memory": 0}) if cluster.local else args  # it gets no more, so it would wait
-    try:
-        cluster.run(lambda: _start(args, where))
-        yield
-    finally:
-        with contextlib.suppress(Exception):  # Serve may have ended with its Ray, or still be starting
-            cluster.run(_drain, DRAIN_TIMEOUT_S + 3)
-        with contextlib.suppress(Exception):
-            cluster.run(serve.shutdown, LOCAL_SHUTDOWN_TIMEOUT_S if cluster.local else CLUSTER_SHUTDOWN_TIMEOUT_S)
-        cluster.close()
+    with contextlib.ExitStack() as kept:
+        if address is None and "RAY_ADDRESS" not in os.environ:
+            kept.enter_context(_reserve(where))
+            if args.most == 1 or args.may_share_port:
+                listening = {"host": where.host, "port": where.port, "cert": where.cert, "key": where.key}
+                args = args.model_copy(update=listening)
+        fix = "Start `driftlab serve` again: sessions resume."
+        cluster = connect(ClusterConfig(address=address, run=NAME, go_on=fix))
+        args = args.model_copy(update={"memory": 0}) if cluster.local else args  # it gets no more, so it would wait
+        try:
+            cluster.run(lambda: _start(args, where))
+            yield
+        finally:
+            with contextlib.suppress(Exception):  # Serve may have ended with its Ray, or still be starting
+                cluster.run(_drain, DRAIN_TIMEOUT_S + 3)
+            with contextlib.suppress(Exception):
+                cluster.run(serve.shutdown, LOCAL_SHUTDOWN_TIMEOUT_S if cluster.local else CLUSTER_SHUTDOWN_TIMEOUT_S)
+            cluster.close()
 
 
-def _check_free(where: ServerAddress) -> None:
-    """Raise RequestError for a port in use, before Ray takes seconds to start."""
+def _reserve(where: ServerAddress) -> socket.socket:
+    """Reserve a port until the returned socket is closed; raise if it is in use, before Ray starts.
+
+    Replicas may share a port, so those of a second server could share it, too.
+    """
+    reserved = socket.socket(socket.AF_UNIX)
     try:
+        if IS_SUPPORTED:
+            reserved.bind(f"\0{NAME}-{where.host}-{where.port}")  # a name without a file, which ends with this process
         listener_of(where).close()
     except OSError as error:
+        reserved.close()
         raise RequestError(f"Port {where.port} cannot be opened: {error.strerror}. Use another --port.") from error
+    return reserved
 
 
 def http_options(where: ServerAddress) -> dict[str, Any]:

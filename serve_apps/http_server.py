@@ -1,7 +1,7 @@
 """HTTP server in the process that hosts the sessions.
 
-Ray Serve's proxy is an additional process and uses about ten times the processor time of a route. It is needed only on
-a cluster, where Ray decides on which computer the replica runs.
+Ray Serve's proxy is an additional process and uses about ten times the processor time of a route. It is needed on a
+cluster, where Ray decides on which computer a replica runs, and where replicas cannot share a port.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -51,15 +51,18 @@ class ServerAddress:
 class HttpServer:
     """A server that runs in a thread until it is closed."""
 
-    def __init__(self, app: ASGIApp, where: ServerAddress) -> None:
+    def __init__(
+        self, app: ASGIApp, where: ServerAddress, protocol: Callable[..., Any] | None = None, is_shared: bool = False
+    ) -> None:
+        """Use `protocol` for connections; if the port is shared, other processes may listen on it."""
         tls: dict[str, Any] = {"ssl_certfile": where.cert, "ssl_keyfile": where.key} if where.cert else {}
-        listener = listener_of(where)
+        listener = listener_of(where, is_shared)
         self.port: int = listener.getsockname()[1]
         unknown = UnknownConnections()
         config = uvicorn.Config(
             unknown.marking(app),
             interface="asgi3",
-            http=partial(LimitedProtocol, unknown),  # type: ignore[arg-type]
+            http=partial(protocol or LimitedProtocol, unknown),  # type: ignore[arg-type]
             ws_max_size=MAX_SOCKET_BYTES,
             ws_max_queue=MAX_SOCKET_QUEUE,
             ws_per_message_deflate=False,  # a compressed message could be a thousand times as large as it seems
@@ -83,6 +86,17 @@ class HttpServer:
     @property
     def is_working(self) -> bool:
         return self.thread.is_alive()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Return the event loop of the thread."""
+        return self._server.servers[0].get_loop()
+
+    def protocol(self, **named: Any) -> asyncio.Protocol:
+        """Return the protocol object of a new connection, as uvicorn makes it."""
+        config, state = self._server.config, self._server.server_state
+        made: Any = config.http_protocol_class
+        return made(config=config, server_state=state, app_state=self._server.lifespan.state, **named)  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Close the port and every connection."""
@@ -217,12 +231,15 @@ class LimitedProtocol(RepeatingProtocol):
         self._timer = None
 
 
-def listener_of(where: ServerAddress) -> socket.socket:
-    """Return a socket on the port; retry, since a killed process may hold the port for seconds."""
+def listener_of(where: ServerAddress, is_shared: bool = False) -> socket.socket:
+    """Return a socket on the port; retry, since a killed process may hold the port for seconds.
+
+    Several processes of a user may listen on a shared port.
+    """
     until_s = time.monotonic() + PORT_TIMEOUT_S
     while True:
         try:
-            return socket.create_server((where.host, where.port), backlog=BACKLOG)
+            return socket.create_server((where.host, where.port), backlog=BACKLOG, reuse_port=is_shared)
         except OSError:
             if time.monotonic() > until_s:
                 raise

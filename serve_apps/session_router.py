@@ -8,7 +8,7 @@ from typing import Any
 
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
-from driftlab.serve_apps.shards import session_of, shard_of
+from driftlab.serve_apps.shards import shard_of_request
 
 REPLICA, SHARDS = "replica", "shards"  # keys of a replica's report to routers; the first is an argument of calls, too
 
@@ -40,9 +40,5 @@ def condition_of(request: PendingRequest) -> Callable[[Mapping[str, Any]], bool]
     shard: int | None = 0
     if request.args and isinstance(request.args[0], bytes):
         scope = pickle.loads(request.args[0]).asgi_scope  # pickled by Serve's proxy, not by the client
-        session = session_of(scope["path"])
-        if session is not None:
-            shard = shard_of(session)
-        elif (scope["path"], scope.get("method")) == ("/sessions", "POST"):
-            shard = None  # any one
+        shard = shard_of_request(scope["path"], scope.get("method"))
     return lambda reported: shard in reported.get(SHARDS, ()) if shard is not None else bool(reported.get(SHARDS))

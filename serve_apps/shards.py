@@ -21,6 +21,7 @@ from typing import IO, Protocol
 COUNT = 256  # shards of a server with several replicas
 INTERVAL_S = 0.5  # between looks at the files
 PREFIX, SUFFIX = "replica-", ".lock"  # of the file of a replica
+SOCKET = ".sock"  # of the file on which a replica receives connections
 SESSIONS = "/sessions/"  # begins the path of a session's routes
 
 
@@ -54,6 +55,17 @@ def session_of(path: str) -> str | None:
     return path.removeprefix(SESSIONS).partition("/")[0] if path.startswith(SESSIONS) else None
 
 
+def shard_of_request(path: str, method: str | None) -> int | None:
+    """Return the shard of a request; None for one that opens a session, which every replica may do.
+
+    Other requests without a session are those of shard 0.
+    """
+    session = session_of(path)
+    if session is not None:
+        return shard_of(session)
+    return None if (path, method) == ("/sessions", "POST") else 0
+
+
 def replica_of(shard: int, replicas: Collection[str]) -> str:
     """Return the replica that is to hold a shard."""
     return max(replicas, key=lambda name: hashlib.sha256(f"{name}/{shard}".encode()).digest())
@@ -65,13 +77,18 @@ class HeldShards:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.name, self.held = secrets.token_hex(8), frozenset[int]()
-        self._folder, self._files = folder, dict[int, IO[bytes]]()
+        self.folder, self._files = folder, dict[int, IO[bytes]]()
         self._own = self._join()
+        self._living = [self.name]
         self._stop = threading.Event()
         self.thread: threading.Thread | None = None
 
     def holds(self, session: str) -> bool:
         return shard_of(session) in self.held
+
+    def owner_of(self, shard: int) -> str:
+        """Return the replica that is to hold a shard."""
+        return replica_of(shard, self._living)
 
     @property
     def share(self) -> float:
@@ -89,12 +106,13 @@ class HeldShards:
     def replicas(self) -> list[str]:
         """List the replicas that live, and delete the files of the others."""
         found = []
-        for file in sorted(self._folder.glob(f"{PREFIX}*{SUFFIX}")):
+        for file in sorted(self.folder.glob(f"{PREFIX}*{SUFFIX}")):
             name = file.name.removeprefix(PREFIX).removesuffix(SUFFIX)
             if name == self.name:
                 continue
             if _is_free(file):
-                file.unlink(missing_ok=True)
+                for left in (file.with_suffix(SOCKET), file):
+                    left.unlink(missing_ok=True)
             else:
                 found.append(name)
         return sorted((self.name, *found))
@@ -107,8 +125,8 @@ class HeldShards:
 
     def step(self, opened: Callable[[int], None], closed: Callable[[int], None]) -> None:
         """Give back the shards of other replicas, then take its own that are free."""
-        replicas = self.replicas()
-        own = {number for number in range(COUNT) if replica_of(number, replicas) == self.name}
+        self._living = self.replicas()
+        own = {number for number in range(COUNT) if self.owner_of(number) == self.name}
         for number in sorted(self.held - own):
             self.held -= {number}  # from now on its requests are refused
             closed(number)
@@ -133,7 +151,7 @@ class HeldShards:
 
     def _join(self) -> IO[bytes]:
         """Lock the file of this replica under another name, so that no other one deletes it before."""
-        path = self._folder / f"{PREFIX}{self.name}{SUFFIX}"
+        path = self.folder / f"{PREFIX}{self.name}{SUFFIX}"
         file = path.with_suffix(".new").open("wb")
         fcntl.flock(file, fcntl.LOCK_EX)
         os.rename(file.name, path)
@@ -142,7 +160,7 @@ class HeldShards:
     def _lock(self, number: int) -> bool:
         if number in self._files:
             return True
-        file = (self._folder / f"shard-{number}.lock").open("wb")
+        file = (self.folder / f"shard-{number}.lock").open("wb")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -8,6 +8,7 @@ import importlib
 import json
 import re
 import shlex
+import socket
 from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,11 +24,13 @@ from typer.main import get_command
 
 from driftlab.cli.app import build_app
 from driftlab.errors import RequestError
+from driftlab.serve_apps import handover, http_server
 from driftlab.serve_apps.deployment import (
     GARBAGE,
     MIN_TOKEN,
     TOKEN_VARIABLE,
     ServerArgs,
+    _reserve,
     collect_garbage_rarely,
     http_options,
 )
@@ -66,6 +69,37 @@ def test_a_maximum_below_the_number_of_replicas_is_refused():
     with pytest.raises(RequestError, match="maximum of 2 replicas is less than 4 replicas"):
         ServerArgs(state_dir="served", token=16 * "x", replicas=4, max_replicas=2)
     assert ServerArgs(state_dir="served", token=16 * "x", replicas=4).most == 4
+
+
+@pytest.mark.parametrize(
+    ("named", "listen"),
+    [
+        ({}, True),
+        ({"cert": "server.pem"}, True),
+        ({"replicas": 2}, handover.IS_SUPPORTED),
+        ({"replicas": 2, "cert": "server.pem"}, False),
+        ({"replicas": 2, "max_replicas": 3}, False),
+    ],
+)
+def test_a_port_is_for_replicas_that_can_listen_themselves(named, listen):
+    given = {"state_dir": "served", "token": 16 * "x", "port": 8700, **named}
+    if listen:
+        assert ServerArgs(**given).port == 8700
+    else:
+        with pytest.raises(RequestError, match="port needs one replica, or a fixed number"):
+            ServerArgs(**given)
+
+
+@pytest.mark.skipif(not handover.IS_SUPPORTED, reason="ports are shared on Linux only")
+def test_two_servers_that_start_at_the_same_time_do_not_share_a_port(monkeypatch):
+    monkeypatch.setattr(http_server, "PORT_TIMEOUT_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        where = ServerAddress("127.0.0.1", free.getsockname()[1])
+        with pytest.raises(RequestError, match=f"Port {where.port} cannot be opened"):
+            _reserve(where)
+    with _reserve(where), pytest.raises(RequestError, match=f"Port {where.port} cannot be opened"):
+        _reserve(where)
+    _reserve(where).close()
 
 
 def test_garbage_is_searched_only_in_what_requests_allocate():
