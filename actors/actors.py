@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +13,7 @@ from driftlab.determinism import make_deterministic
 from driftlab.platform.core import plugins
 from driftlab.platform.core.registry import import_class
 from driftlab.platform.sim import portable
-from driftlab.platform.sim.host import keep_freed_memory
+from driftlab.platform.sim.host import keep_freed_memory, search_garbage_rarely
 from driftlab.platform.sim.session import Kind, NodeId
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENCV_FOR_THREADS_NUM": "1"}
@@ -35,7 +34,7 @@ class NodeHostActor:
         self._host = NodeHost(classes)
         for path in classes.values():
             import_class(path)  # at the start, in parallel with other actors, not at the first call
-        gc.freeze()  # searches for garbage leave out all modules, which took 3 % of the time of short cells
+        search_garbage_rarely()  # from here on: not among all modules
 
     def __repr__(self) -> str:
         return self._name

@@ -170,11 +170,10 @@ def in_parts(system: str, fleets: Sequence[int], duration_s: float, workers: int
     """Report the time and the memory of fleets in parts, from the smallest on."""
     backend, first_ms = CountedBackend(ClusterConfig(workers=workers, placement="cells")), 0.0
     try:
-        other = {**fleet(fleets[0], duration_s, system), "seeds": [1]}  # frames of the same streams would be kept
-        cost_of(other, backend)  # warms up
-        for devices in fleets:
+        cost_of(fleet(fleets[0], duration_s, system), backend)  # warms up
+        for seed, devices in enumerate(fleets, 1):  # one for each: frames of equal streams would be kept
             with peak_memory() as peak:
-                cost = cost_of(fleet(devices, duration_s, system), backend)
+                cost = cost_of({**fleet(devices, duration_s, system), "seeds": [seed]}, backend)
             each_ms = 1e3 * (cost.driver_s + cost.others_s) / devices
             first_ms = first_ms or each_ms
             line = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import math
 import os
@@ -30,6 +29,7 @@ from driftlab.actors.sessions import start_workers
 from driftlab.determinism import make_deterministic
 from driftlab.errors import RequestError
 from driftlab.platform.field.rounds import NETWORKS
+from driftlab.platform.sim.host import search_garbage_rarely
 from driftlab.serve_apps.handover import IS_SUPPORTED, SharedPortServer
 from driftlab.serve_apps.http_server import HttpServer, ServerAddress, listener_of
 from driftlab.serve_apps.quotas import Limits
@@ -46,7 +46,6 @@ LEAN = {  # no extra threads between a request and its route: no route blocks
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
 }
 DEVICE = r"^(cpu|cuda(:[0-9]{1,3})?)$"
-GARBAGE = (20_000, 10, 10)  # new objects until a search for garbage; searches until one of older objects
 MAX_REQUESTS = 400  # at the same time; most are held until there is a result
 REQUEST_TIMEOUT_S = 900  # opening a session may train its network
 STATS_INTERVAL_S = 0.5  # between reports of a replica's shards to the routers
@@ -152,7 +151,7 @@ class ModelStreaming:
             app = ServerApp(lambda: self.hub)
             app.batches.warm_up()
             self.door = HttpServer(app, where) if self.shards is None else SharedPortServer(app, where, self.shards)
-        collect_garbage_rarely()
+        search_garbage_rarely()
 
     def record_routing_stats(self) -> dict[str, Any]:
         """Return the name and the shards of this replica, for `SessionRouter`."""
@@ -190,17 +189,6 @@ class ModelStreaming:
         self.hub.close()
         if self.shards is not None:
             self.shards.close()
-
-
-def collect_garbage_rarely() -> None:
-    """Search for garbage rarely, and only among objects that are created from now on.
-
-    By default such searches take a third of the time of a prediction: each request allocates objects, and all modules
-    of torch are searched.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GARBAGE)
 
 
 def _keep_replica_from_the_network() -> None:

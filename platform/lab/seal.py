@@ -27,7 +27,7 @@ from driftlab.platform.networks.training.artifacts import version_of
 from driftlab.platform.results.tables.read import read_info, read_request
 from driftlab.platform.results.tables.sources import cells_digest, code_digest
 from driftlab.platform.sim import portable
-from driftlab.platform.sim.host import check_torch_device, in_batch
+from driftlab.platform.sim.host import check_torch_device, in_batch, rare_garbage_searches
 from driftlab.platform.sim.inline import InlineBackend
 from driftlab.platform.sim.session import Backend
 
@@ -101,7 +101,8 @@ def execute(spec: Experiment, directory: Path, open_backend: Callable[[], Backen
             paths.clear_other_code(directory, _code_digest())
         backend = open_backend()
         try:
-            return run_grid(spec, plan, backend, directory, Log(file, progress))
+            with rare_garbage_searches():
+                return run_grid(spec, plan, backend, directory, Log(file, progress))
         finally:
             backend.close()
 

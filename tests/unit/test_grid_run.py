@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -20,6 +21,7 @@ from driftlab.platform.lab.cells import resolved
 from driftlab.platform.lab.progress import Log, Progress
 from driftlab.platform.lab.read import Experiment, parse
 from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe
+from driftlab.platform.sim.host import GARBAGE
 from driftlab.platform.sim.inline import InlineBackend
 
 DOCUMENT: dict[str, Any] = {
@@ -101,6 +103,16 @@ def test_a_backend_is_opened_and_used_in_batch_and_that_ends_with_the_run(tmp_pa
     small = ["systems=[no_custom]", "bounds=false", "workloads.0.duration_s=2", "student.pretrain_steps=2"]
     assert lab.run(DOCUMENT, small, out=tmp_path, open_backend=opened).failed == ()
     assert [*found, os.sched_getscheduler(0)] == [os.SCHED_BATCH, os.SCHED_OTHER]
+
+
+@pytest.mark.slow
+def test_the_cells_of_a_run_are_computed_with_rare_searches_for_garbage(tmp_path, monkeypatch):
+    found = []
+    monkeypatch.setattr(lab, "run_grid", lambda *given: found.append(gc.get_threshold()))
+    spec, usual = parse(DOCUMENT), gc.get_threshold()
+    lab.execute(spec, prepare(spec, tmp_path), InlineBackend, Progress())
+    assert [*found, gc.get_threshold()] == [GARBAGE, usual]
+    assert usual != GARBAGE
 
 
 @pytest.mark.parametrize(

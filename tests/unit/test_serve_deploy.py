@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import configparser
-import gc
 import importlib
 import json
 import re
@@ -26,12 +25,10 @@ from driftlab.cli.app import build_app
 from driftlab.errors import RequestError
 from driftlab.serve_apps import handover, http_server
 from driftlab.serve_apps.deployment import (
-    GARBAGE,
     MIN_TOKEN,
     TOKEN_VARIABLE,
     ServerArgs,
     _reserve,
-    collect_garbage_rarely,
     http_options,
 )
 from driftlab.serve_apps.http_server import ServerAddress
@@ -100,19 +97,6 @@ def test_two_servers_that_start_at_the_same_time_do_not_share_a_port(monkeypatch
     with _reserve(where), pytest.raises(RequestError, match=f"Port {where.port} cannot be opened"):
         _reserve(where)
     _reserve(where).close()
-
-
-def test_garbage_is_searched_only_in_what_requests_allocate():
-    usual, before = gc.get_threshold(), [object()]
-    try:
-        collect_garbage_rarely()
-        after = [object()]
-        searched = {id(one) for one in gc.get_objects()}
-        assert id(after) in searched
-        assert id(before) not in searched
-        assert gc.get_threshold() == GARBAGE
-    finally:
-        gc.set_threshold(*usual)
 
 
 def test_the_unit_starts_and_resumes_a_device():
