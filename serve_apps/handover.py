@@ -125,7 +125,7 @@ def _receive(sender: socket.socket, adopt: Adopt) -> None:
 
 
 def _path_of(data: bytes) -> tuple[str, str] | None:
-    """Return method and path of the request that begins with some bytes; None without a complete first line."""
+    """Return method and path of the request that begins with some bytes; None without its first line."""
     method, _, rest = data.lstrip(b"\r\n").partition(b"\r\n")[0].decode("latin-1").partition(" ")
     try:
         path = unquote(urlsplit(rest.rpartition(" ")[0]).path)
@@ -187,7 +187,7 @@ class HandoverProtocol(LimitedProtocol):
         return shard
 
     async def _leave(self, shard: int, received: bytearray, given: tuple[bytes, float] | None) -> None:
-        """Hand the connection over; stay if this replica gets the shard, or no replica takes the connection in time."""
+        """Hand the connection over; stay if this replica gets the shard, or no replica takes it in time."""
         until_s = self.loop.time() + (MOVE_S if given is None else given[1])
         try:
             if given is not None:  # replicas that differ about the owner of a shard would pass it back and forth
