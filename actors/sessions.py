@@ -17,6 +17,7 @@ from driftlab.actors.pool import CPUS_PER_ACTOR
 from driftlab.errors import RunError
 from driftlab.platform.field.request import SessionRequest
 from driftlab.platform.field.rounds import RoundReply, RoundRequest, RoundsWorker, rounds_at_once
+from driftlab.platform.sim.host import search_garbage_rarely
 
 MAX_RETRIES = 3  # of a round whose process was lost
 
@@ -28,6 +29,7 @@ class SessionRack:
     def __init__(self, name: str, torch_device: str, networks: int) -> None:
         os.environ.update(ONE_THREAD)  # before torch and OpenCV: sessions run in parallel, operators on one thread
         self._name, self._worker = name, RoundsWorker(torch_device, networks=networks)
+        search_garbage_rarely()
 
     def __repr__(self) -> str:
         return self._name

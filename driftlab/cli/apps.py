@@ -106,12 +106,14 @@ def run_apps(files: Sequence[Path], settings: AppSettings, capacity: float, out:
     from driftlab.platform.field.shared_device import SharedDevice
     from driftlab.platform.field.tables import write_shared_run
     from driftlab.platform.lab.seal import create_run
+    from driftlab.platform.sim.host import rare_garbage_searches
 
     experiment, apps = _experiment(files, settings)
     with create_run(experiment, out) as directory:
         with shown() as progress:
             device = SharedDevice(experiment, apps, capacity, progress)
-        device.run(_print_reports)
+        with rare_garbage_searches():  # each of them delays a frame
+            device.run(_print_reports)
         write_shared_run(device, directory)
     if as_json:
         print_json({"apps": [asdict(report) for report in device.final], "directory": directory})

@@ -416,12 +416,14 @@ def _finish(ctx: typer.Context, directory: Path, as_json: bool) -> None:
 def _run_device(agent: Agent, directory: Path, as_json: bool) -> None:
     """Run a device and write its tables; print the command that resumes it if it is stopped."""
     from driftlab.platform.field.tables import write_run
+    from driftlab.platform.sim.host import rare_garbage_searches
 
     agent.begin(directory)
     if agent.resumed_by:
         print_note(f"Going on at {agent.now():.1f} s of the stream, by the clock of {agent.resumed_by}.")
     try:
-        agent.run(_print_report)
+        with rare_garbage_searches():  # each of them delays a frame
+            agent.run(_print_report)
     except BaseException:
         print_note(f"To go on: {as_typed('driftlab', 'device', '--resume', directory)}")
         raise
