@@ -119,9 +119,22 @@ EXPECTED_NOTHING = dataclasses.replace(  # the same, expected and not observed
 )
 
 
+EXPECTED_GAIN = dataclasses.replace(  # in a window of 2 s: training ends after 1 s alone, and at its end otherwise
+    ASKED, observed=None, learning=dataclasses.replace(ASKED.learning, accuracy_before=0.125)
+)
+
+
 def is_useful(asked: Demand) -> bool:
-    """Return whether predictions may be right before training ends; else it may take all of the processor."""
-    return asked.learning is None or 0 not in (asked.observed, asked.learning.accuracy_before)
+    """Return whether predictions are worth their part of the processor before training ends.
+
+    Otherwise training may take all of it: if they are wrong until then, or less right than after it.
+    """
+    training = asked.learning
+    if training is None:
+        return True
+    before, after = training.accuracy_before, training.accuracy_after
+    gains = training.state == "running" and before is not None and after is not None and after > before
+    return 0 not in (asked.observed, before) and not gains
 
 
 def part(share: Share | None, engine: Resource) -> float:
@@ -164,6 +177,7 @@ class TestAnyWindow:
     @given(window=WINDOWS)
     @example(window=FROM_NOTHING)
     @example(window=dataclasses.replace(FROM_NOTHING, demands=(EXPECTED_NOTHING,)))
+    @example(window=dataclasses.replace(FROM_NOTHING, demands=(EXPECTED_GAIN,)))
     def test_grants_add_up_to_one_processor_and_are_deterministic(self, window):
         kept = repr(window)
         useful = any(map(is_useful, window.demands))

@@ -109,10 +109,13 @@ def test_a_backend_is_opened_and_used_in_batch_and_that_ends_with_the_run(tmp_pa
 def test_the_cells_of_a_run_are_computed_with_rare_searches_for_garbage(tmp_path, monkeypatch):
     found = []
     monkeypatch.setattr(lab, "run_grid", lambda *given: found.append(gc.get_threshold()))
-    spec, usual = parse(DOCUMENT), gc.get_threshold()
-    lab.execute(spec, prepare(spec, tmp_path), InlineBackend, Progress())
-    assert [*found, gc.get_threshold()] == [GARBAGE, usual]
-    assert usual != GARBAGE
+    spec, before = parse(DOCUMENT), gc.get_threshold()
+    try:
+        gc.set_threshold(800, 10, 10)
+        lab.execute(spec, prepare(spec, tmp_path), InlineBackend, Progress())
+        assert [*found, gc.get_threshold()] == [GARBAGE, (800, 10, 10)]
+    finally:
+        gc.set_threshold(*before)
 
 
 @pytest.mark.parametrize(
