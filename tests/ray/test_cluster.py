@@ -95,7 +95,11 @@ def two_full_machines(one_ray):
         yield cluster
 
 
-LOST = {**TINY, "workloads": [{**TINY["workloads"][0], "duration_s": 60}], "seeds": [0, 1]}
+LOST = {  # cells are still waiting when a computer is lost
+    **TINY,
+    "workloads": [{**TINY["workloads"][0], "duration_s": 60}],
+    "seeds": [0, 1, 2, 3],
+}
 
 
 @pytest.fixture(scope="module")
