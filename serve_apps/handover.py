@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import secrets
 import socket
@@ -30,6 +31,7 @@ IS_SUPPORTED = sys.platform == "linux"  # it distributes connections evenly, and
 MOVE_S, RETRY_S = 5.0, 0.05  # that a request waits while its shard moves; between attempts to hand it over
 SEND_S = 2.0  # for a replica to take a connection
 BACKLOG = 64  # connections that wait for a replica
+SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)  # which pass
 HEAD = struct.Struct("!Qd")  # number of bytes that follow, and seconds for which the request may still wait
 Adopt = Callable[[socket.socket, bytes, float], None]  # takes a connection, the bytes read from it, and the seconds
 
@@ -44,7 +46,6 @@ class Handover:
         self._listener.bind(self._path(shards.name))
         os.chmod(self._path(shards.name), 0o600)
         self._thread: threading.Thread | None = None
-        self._is_closing = False
 
     @property
     def is_working(self) -> bool:
@@ -82,7 +83,6 @@ class Handover:
 
     def close(self) -> None:
         """Receive no further connection."""
-        self._is_closing = True
         if self._thread is not None:
             self._listener.shutdown(socket.SHUT_RDWR)  # ends the call that waits for a connection
             self._thread.join()
@@ -96,10 +96,12 @@ class Handover:
         return f"/proc/self/fd/{self._folder}/{PREFIX}{replica}{SOCKET}"
 
     def _receive_all(self, adopt: Adopt) -> None:
-        while not self._is_closing:
+        while True:
             try:
                 sender, _ = self._listener.accept()
-            except OSError:  # the listener is closed, or there are too many open files
+            except OSError as error:
+                if error.errno not in SHORTAGES:
+                    return  # the listener is closed, or broken: then the replica is replaced
                 time.sleep(RETRY_S)
                 continue
             with sender:
@@ -177,7 +179,9 @@ class HandoverProtocol(LimitedProtocol):
         self.transport.pause_reading()
         self._stop_waiting()
         self._unset_keepalive_if_required()
-        self._task = self.loop.create_task(self._leave(shard, self._leaving, self._given))
+        self._task = self.loop.create_task(  # kept here: the event loop has only a weak reference
+            self._leave(shard, self._leaving, self._given)
+        )
 
     def _shard_of(self, method: str, path: str) -> int:
         """Return the shard of a request; one that opens a session has a random shard, and is handed over once."""

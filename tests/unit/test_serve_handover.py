@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import http.client
 import os
 import socket
@@ -19,7 +20,7 @@ from driftlab.serve_apps.handover import SharedPortServer
 from driftlab.serve_apps.http_server import HttpServer, ServerAddress
 from driftlab.serve_apps.shards import COUNT, HeldShards, shard_of
 
-NAMES = [f"{number:016x}" for number in range(12)]
+NAMES = [f"{number:016x}" for number in range(24)]  # with 12, one of two replicas had all in one of 2 200 pairs
 BODY = os.urandom(2**20)
 pytestmark = [
     pytest.mark.waits,
@@ -203,6 +204,7 @@ def test_the_connections_of_a_lost_replica_go_to_the_next_one(replicas):
     name = name_of(second)
     file = second.shards.folder / f"replica-{second.shards.name}.sock"
     second.server._handover._listener.shutdown(socket.SHUT_RDWR)  # as the end of its process does
+    second.server._handover._thread.join(20)
     HttpServer.close(second.server)
     second.shards.close()
     assert file.exists()
@@ -216,6 +218,7 @@ def test_the_connections_of_a_lost_replica_go_to_the_next_one(replicas):
     assert done == [[first.shards.name, path_of(name), str(len(BODY))]]
     assert not file.exists()
     assert len(first.shards.held) == COUNT
+    second.server._handover.close()
     second.server.close = second.shards.close = lambda: None
 
 
@@ -340,7 +343,11 @@ def test_a_camera_whose_session_cannot_move_has_the_usual_time_limits(replicas, 
         known._learn(head, len(BODY), lambda body, respond: False)
         first.shards.held = frozenset()
         connection.sendall(head)
-        time.sleep(0.5)
+        until_s = time.monotonic() + 20
+        while {"stays": True} not in begun:
+            assert time.monotonic() < until_s, "the request does not stay"
+            time.sleep(0.01)
+        time.sleep(0.3)
         assert begun.count({"stays": True}) == 1  # a request that stays does not wait again
         connection.sendall(BODY)
         assert connection.recv(1000).startswith(b"HTTP/1.1 200")
@@ -354,7 +361,7 @@ def test_too_many_open_files_do_not_end_the_handovers(replicas, monkeypatch):
     def accept():
         calls.append(0)
         if len(calls) == 1:
-            raise OSError("too many open files")
+            raise OSError(errno.EMFILE, "too many open files")
         return listener.accept()
 
     failing = SimpleNamespace(accept=accept, shutdown=listener.shutdown, close=listener.close)
@@ -369,13 +376,13 @@ def test_too_many_open_files_do_not_end_the_handovers(replicas, monkeypatch):
 def test_an_error_ends_the_connection_that_waits(replicas, monkeypatch):
     monkeypatch.setattr(handover.Handover, "hand_over", lambda *given: 1 / 0)
     ended = 0
-    for _ in range(12):
+    for _ in range(40):  # about half are accepted by the other replica
         with connect(replicas) as connection:
             try:
                 ask(connection, path_of(name_of(replicas[0])))
             except (http.client.RemoteDisconnected, ConnectionResetError):
                 ended += 1
-    assert 0 < ended < 12
+    assert 0 < ended < 40
 
 
 def test_a_port_is_shared_with_replicas_only(replicas, monkeypatch):
@@ -384,11 +391,10 @@ def test_a_port_is_shared_with_replicas_only(replicas, monkeypatch):
         http_server.listener_of(ServerAddress("127.0.0.1", port_of(replicas)))
 
 
-def test_a_server_whose_thread_of_handovers_has_ended_is_not_working(replicas, monkeypatch):
+def test_a_server_whose_thread_of_handovers_has_ended_is_not_working(replicas):
     replica = replicas[0]
     assert replica.server.is_working
-    monkeypatch.setattr(replica.server._handover, "_is_closing", True)
-    send_to(replica, b"")
+    replica.server._handover._listener.shutdown(socket.SHUT_RDWR)
     replica.server._handover._thread.join(20)
     assert not replica.server.is_working
 
