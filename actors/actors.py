@@ -34,7 +34,7 @@ class NodeHostActor:
         self._host = NodeHost(classes)
         for path in classes.values():
             import_class(path)  # at the start, in parallel with other actors, not at the first call
-        search_garbage_rarely()  # from here on: not among all modules
+        search_garbage_rarely()  # all modules are imported, and are left out from now on
 
     def __repr__(self) -> str:
         return self._name

@@ -112,7 +112,7 @@ def run_apps(files: Sequence[Path], settings: AppSettings, capacity: float, out:
     with create_run(experiment, out) as directory:
         with shown() as progress:
             device = SharedDevice(experiment, apps, capacity, progress)
-        with rare_garbage_searches():  # each of them delays a frame
+        with rare_garbage_searches():  # one of all objects takes .1 s, and delays a frame
             device.run(_print_reports)
         write_shared_run(device, directory)
     if as_json:

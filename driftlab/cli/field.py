@@ -422,7 +422,7 @@ def _run_device(agent: Agent, directory: Path, as_json: bool) -> None:
     if agent.resumed_by:
         print_note(f"Going on at {agent.now():.1f} s of the stream, by the clock of {agent.resumed_by}.")
     try:
-        with rare_garbage_searches():  # each of them delays a frame
+        with rare_garbage_searches():  # one of all objects takes .1 s, and delays a frame
             agent.run(_print_report)
     except BaseException:
         print_note(f"To go on: {as_typed('driftlab', 'device', '--resume', directory)}")
