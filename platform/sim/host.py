@@ -51,8 +51,8 @@ def keep_freed_memory() -> None:
 def search_garbage_rarely() -> None:
     """Search for garbage rarely, and only among objects that are created from now on.
 
-    By default such searches take a tenth of the time of a cell, and a third of that of a server's prediction. Most of
-    them are searches of objects that stay, such as torch's modules.
+    By default Python also searches objects that stay, such as torch's modules. This took a tenth of the time of a part
+    of a fleet or more, and a third of the time of a server's prediction.
     """
     gc.freeze()
     gc.set_threshold(*GARBAGE)
