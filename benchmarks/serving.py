@@ -57,6 +57,7 @@ from driftlab.serve_apps.sessions import SessionRegistry
 TOKEN, RATE, INTERVAL_S = "a token of a benchmark", 1e6, 10.0
 BATCH, UPLOAD_FRAMES = 32, 10
 ROUNDS = 3  # of interleaved measurements
+LOADED_S, BETWEEN_S = 12.0, 0.15  # of requests before those that are measured, as a process starts under load; pauses
 CORES = 2
 CLIENTS = str(Path(__file__).with_name("_clients.py"))
 SIZE = (32, 48)
@@ -108,11 +109,13 @@ def _echo(url: str) -> str:
 def on_uvicorn(folder: Path, sessions: int) -> Iterator[tuple[str, Callable[[], str] | None]]:
     """Serve without Ray."""
     registry = SessionRegistry(folder, TOKEN, Limits(max_sessions=sessions, rate_limit=RATE))
-    server = HttpServer(ServerApp(lambda: registry), ServerAddress("127.0.0.1", 0))
+    app = ServerApp(lambda: registry, apart=sessions)
+    server = HttpServer(app, ServerAddress("127.0.0.1", 0))
     try:
         yield f"http://127.0.0.1:{server.port}", None
     finally:
         server.close()
+        app.batches.close()
         registry.close()
 
 
@@ -168,7 +171,7 @@ def bare(session: HostedSession, image: np.ndarray[Any, Any], clients: int, requ
         session.predict(images)
         took_s.append(time.perf_counter() - began_s)
     cpu_ms = (time.process_time() - cpu_s) / len(took_s) / batch * 1e3
-    return {"per_s": batch / statistics.median(took_s), "p50_ms": statistics.median(took_s) * 1e3, "cpu_ms": cpu_ms}
+    return {"per_s": batch / statistics.fmean(took_s), "p50_ms": statistics.median(took_s) * 1e3, "cpu_ms": cpu_ms}
 
 
 def predictions(
@@ -181,11 +184,17 @@ def predictions(
     image = rng_for(0, "benchmark").integers(0, 255, (*size, 3)).astype(np.uint8)
     encoded, echoed = cv2.imencode(".png", image)[1].tobytes(), None if echo is None else echo()
     session = HostedSession(folder / "bare", parse_session_request(wanted))
+    loaded_s = LOADED_S
     for clients, (form, count, headers) in itertools.product(options.clients, FORMATS):
         body = encoded if form == "png" else count * image.tobytes()
         owned = {"Authorization": f"Bearer {opened['token']}", **headers}
         sent = Posted(url, f"/sessions/{opened['id']}/predict", body, owned, count)
         measure_requests(sent, clients, clients)
+        until_s = time.monotonic() + loaded_s
+        while count > 1 and clients == max(options.clients) and time.monotonic() < until_s:
+            measure_requests(sent, clients, 2 * count * clients)
+            time.sleep(BETWEEN_S)  # a session may send so many bytes per second
+            loaded_s = 0.0
         turns = []
         for _ in range(ROUNDS):
             ours = measure_requests(sent, clients, requests // ROUNDS)

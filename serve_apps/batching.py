@@ -5,7 +5,7 @@ A request holds an encoded image, or the pixels of several.
 An image never waits for a batch to fill; the images that arrive during one batch form the next. Images are decoded in
 a child process with limits. Large images have a thread and a process of lower priority, so that small ones do not wait
 for them. A batch of pixels that takes a few milliseconds is predicted on the event loop, because to pass it to a thread
-would take as long.
+would take as long. A server whose batches wait for each other starts a child process that predicts them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import logging
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -31,12 +31,17 @@ from driftlab.errors import RequestError
 from driftlab.platform.field.media import MAX_PIXELS, MediaDecoder
 from driftlab.platform.streaming.wire.samples import dimensions_of
 from driftlab.serve_apps.hosting import MAX_BATCH, HostedSession
+from driftlab.serve_apps.predicting_process import IS_SUPPORTED, SMALL_PIXELS, PredictedBatch, PredictingProcess
 
 log = logging.getLogger(__name__)
 MAX_BATCH_PIXELS = 2**20  # of the encoded images of a batch; a larger image is decoded alone
-LARGE_PIXELS = 2**16  # of an image or of the network's input; larger ones are predicted at lower priority
-NICE = 10  # of that priority
+NICE = 10  # priority of images, or network inputs, above `SMALL_PIXELS`
 AT_ONCE_S = 0.005  # of a batch that the event loop predicts itself
+CROWDED_S = 0.5  # of batches for which others wait, until a child process starts
+CALM_S = 1.0  # without such batches, until the child process has no more of them
+REQUEST_S = 1e-4  # to read a request and to reply
+APART_S, PASSES = 0.005, 4  # of a batch of the child process, or one forward pass; a message to it takes .05 ms
+LONG_S = 1.0  # of a batch that no child process predicts
 Images = npt.NDArray[np.uint8]  # [n, height, width, 3], RGB
 
 
@@ -72,8 +77,11 @@ class _Waiting:
 class ImageBatches:
     """The image queues of one event loop; `charge` receives the processor seconds of a session."""
 
-    def __init__(self, charge: Callable[[HostedSession, float], None] = lambda session, cpu_s: None) -> None:
-        self._lanes = (_Lane(charge, 0), _Lane(charge, NICE))
+    def __init__(
+        self, charge: Callable[[HostedSession, float], None] = lambda session, cpu_s: None, apart: int = 0
+    ) -> None:
+        """Keep `apart` networks in a child process that predicts under load; 0: there is none."""
+        self._lanes = (_Lane(charge, 0, apart), _Lane(charge, NICE))
 
     async def predict(self, session: HostedSession, content: bytes | Images) -> Prediction:
         """Predict an encoded image, or the pixels of several; refuse an image of unknown or excessive size."""
@@ -85,7 +93,7 @@ class ImageBatches:
         """Begin to predict; the event loop calls `settle` with the predictions."""
         pixels = checked_pixels(content) if isinstance(content, bytes) else content.size // 3
         one = pixels if isinstance(content, bytes) else prod(session.app.size)
-        lane = self._lanes[max(one, prod(session.app.size)) > LARGE_PIXELS]
+        lane = self._lanes[max(one, prod(session.app.size)) > SMALL_PIXELS]
         lane.add(session, _Waiting(content, pixels, settle))
 
     def warm_up(self) -> None:
@@ -93,9 +101,9 @@ class ImageBatches:
         self._lanes[0].decoder.warm_up()
 
     def close(self) -> None:
-        """End the decoders."""
+        """End the child processes."""
         for lane in self._lanes:
-            lane.decoder.close()
+            lane.close()
 
 
 def checked_pixels(body: bytes) -> int:
@@ -116,43 +124,133 @@ def raw_images(body: bytes | memoryview, size: tuple[int, int]) -> Images:
     return np.frombuffer(body, np.uint8).reshape(-1, *size, 3)
 
 
-class _Lane:
-    """A queue with a thread and a decoder."""
+class _Apart:
+    """A child process that predicts while batches wait for each other."""
 
-    def __init__(self, charge: Callable[[HostedSession, float], None], nice: int) -> None:
+    def __init__(self, networks: int) -> None:
+        self._networks = networks
+        self._process: PredictingProcess | None = None
+        self._crowded_s = self._crowded_at_s = 0.0  # without a pause, and the newest time of a crowd
+        self._needed_s = CROWDED_S
+
+    def note_crowd(self, seconds: float = 0.0) -> None:
+        """Note that batches wait for one that took so long in this process; start the child if that lasts."""
+        now_s = time.monotonic()
+        self._crowded_s = seconds + (self._crowded_s if now_s < self._crowded_at_s + CALM_S else 0.0)
+        self._crowded_at_s = now_s
+        if self._crowded_s > self._needed_s and (self._process is None or self._process.has_ended):
+            self._crowded_s, self._needed_s = 0.0, 2 * self._needed_s  # one that ends often is started ever less often
+            asyncio.get_running_loop().call_soon(self._start)
+
+    def _start(self) -> None:
+        try:
+            self._process = PredictingProcess(self._networks)
+        except OSError as error:
+            log.warning("no process that predicts can start: %s", error)
+
+    def process(self, session: HostedSession) -> PredictingProcess | None:
+        """Return the child if it is to predict for a session."""
+        process = self._process
+        if process is None or not process.is_ready or time.monotonic() > self._crowded_at_s + CALM_S:
+            return None
+        return process if process.fits(session) else None
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.close()
+
+
+class _Lane:
+    """A queue with a thread and a decoder, and a child process for `apart` networks."""
+
+    def __init__(self, charge: Callable[[HostedSession, float], None], nice: int, apart: int = 0) -> None:
         self.decoder, self._charge = MediaDecoder(), charge
         self._waiting: OrderedDict[HostedSession, list[_Waiting]] = OrderedDict()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="inference", initializer=os.nice, initargs=(nice,))
+        self._apart = _Apart(apart) if apart and IS_SUPPORTED else None
         self._pump: asyncio.Task[None] | None = None
         self._image_s: WeakKeyDictionary[HostedSession, float] = WeakKeyDictionary()  # in the newest batch
 
     def add(self, session: HostedSession, request: _Waiting) -> None:
         self._waiting.setdefault(session, []).append(request)
+        self._start_pump()
+
+    def close(self) -> None:
+        self.decoder.close()
+        if self._apart is not None:
+            self._apart.close()
+
+    def _start_pump(self) -> None:
         if self._pump is None:
             self._pump = asyncio.create_task(self._predict_all())
 
     async def _predict_all(self) -> None:
         """Predict batches, taking one from each session in turn, until none waits."""
-        loop = asyncio.get_running_loop()
         try:
             while self._waiting:
                 await asyncio.sleep(0)  # requests that have arrived already join the batch
+                process = self._process_for(*next(iter(self._waiting.items())))
+                if process is not None and process.is_full:
+                    await process.free()
+                    continue
                 session, waiting = self._waiting.popitem(last=False)
-                count = _batch_size(waiting, session.batch_images)
+                count = _batch_size(waiting, session.batch_images * self._passes(session, process))
                 if waiting[count:]:
                     self._waiting[session] = waiting[count:]
-                contents = [one.content for one in waiting[:count]]
-                try:
-                    if self._is_short(session, waiting[:count]):
-                        replies = self._predict_batch(session, contents)
-                    else:
-                        replies = await loop.run_in_executor(self._thread, self._predict_batch, session, contents)
-                except Exception as error:  # of the decoder's process
-                    replies = [error] * count
-                for one, reply in zip(waiting[:count], replies, strict=True):
-                    _settle(one, reply)
+                if process is None or not await self._begin_apart(process, session, waiting[:count]):
+                    await self._predict_here(session, waiting[:count])
         finally:
             self._pump = None
+
+    async def _predict_here(self, session: HostedSession, waiting: Sequence[_Waiting]) -> None:
+        """Predict a batch in this process."""
+        contents, began_s = [one.content for one in waiting], time.monotonic()
+        try:
+            if self._is_short(session, waiting):
+                replies = self._predict_batch(session, contents)
+            else:
+                loop = asyncio.get_running_loop()
+                replies = await loop.run_in_executor(self._thread, self._predict_batch, session, contents)
+        except Exception as error:  # of the decoder's process
+            replies = [error] * len(waiting)
+        for one, reply in zip(waiting, replies, strict=True):
+            _settle(one, reply)
+        if self._apart is not None and self._waiting and self._is_worth_a_core(session, waiting):
+            self._apart.note_crowd(time.monotonic() - began_s)
+
+    def _process_for(self, session: HostedSession, waiting: Sequence[_Waiting]) -> PredictingProcess | None:
+        """Return the child process if it is to predict the next batch of these requests."""
+        if self._apart is None or not self._is_worth_a_core(session, waiting):
+            return None
+        if len(self._waiting) > 1 or len(waiting) > _batch_size(waiting, session.batch_images):
+            self._apart.note_crowd()
+        return self._apart.process(session)
+
+    def _passes(self, session: HostedSession, process: PredictingProcess | None) -> int:
+        """Return the number of forward passes of a session's next batch: one here, more in the child process."""
+        if process is None:
+            return 1
+        return max(1, min(PASSES, int(APART_S / (self._image_s[session] * session.batch_images))))
+
+    async def _begin_apart(
+        self, process: PredictingProcess, session: HostedSession, waiting: Sequence[_Waiting]
+    ) -> bool:
+        """Begin to predict a batch in the child process; return whether it has begun."""
+        images: Any = [one.content for one in waiting]
+        return await process.begin(session, images, partial(self._end_apart, session, waiting))
+
+    def _end_apart(self, session: HostedSession, waiting: Sequence[_Waiting], found: PredictedBatch | None) -> None:
+        """Take the child's predictions; a batch that it gives back waits again, before all others."""
+        if found is None:
+            self._waiting[session] = [*waiting, *self._waiting.get(session, ())]
+            self._waiting.move_to_end(session, last=False)
+            self._start_pump()
+            return
+        self._charge(session, found.cpu_s)
+        self._image_s[session] = found.cpu_s / max(1, len(found.predictions))
+        replies = _replies(session, found.version, found.predictions, [one.count for one in waiting])
+        for one, reply in zip(waiting, replies, strict=True):
+            _settle(one, reply)
 
     def _predict_batch(
         self, session: HostedSession, contents: Sequence[bytes | Images]
@@ -165,6 +263,12 @@ class _Lane:
         images = sum(len(one.predictions) for one in replies if isinstance(one, Prediction))
         self._image_s[session] = (time.monotonic() - clock_s) / max(1, images)
         return replies
+
+    def _is_worth_a_core(self, session: HostedSession, waiting: Sequence[_Waiting]) -> bool:
+        """Return whether to predict requests takes longer than to read them, but not too long."""
+        seconds = self._image_s.get(session, 0.0) * sum(one.count for one in waiting)
+        is_worth = REQUEST_S * len(waiting) < seconds and self._image_s[session] * MAX_BATCH < LONG_S
+        return is_worth and all(one.is_raw for one in waiting)
 
     def _is_short(self, session: HostedSession, waiting: Sequence[_Waiting]) -> bool:
         """Return whether to predict a batch takes a few milliseconds at most, and waits for nothing."""
@@ -195,9 +299,14 @@ def predict_contents(
         version, found = session.predict(np.concatenate(good)) if good else (0, np.empty(0))
     except Exception as error:
         return [error] * len(contents)
-    task, stops = session.app.networks.task.name, accumulate(len(one) for one in good)
-    rest = (found[stop - len(one) : stop] for one, stop in zip(good, stops, strict=True))
-    return [one if isinstance(one, Exception) else Prediction(version, task, next(rest)) for one in parts]
+    replies = _replies(session, version, found, [len(one) for one in good])
+    return [one if isinstance(one, Exception) else next(replies) for one in parts]
+
+
+def _replies(session: HostedSession, version: int, found: Any, counts: Sequence[int]) -> Iterator[Prediction]:
+    """Divide the predictions of a batch into those of its requests."""
+    task, stops = session.app.networks.task.name, accumulate(counts)
+    return (Prediction(version, task, found[stop - count : stop]) for count, stop in zip(counts, stops, strict=True))
 
 
 def _settle(request: _Waiting, reply: Prediction | Exception) -> None:

@@ -32,6 +32,7 @@ from driftlab.platform.field.rounds import NETWORKS
 from driftlab.platform.sim.host import search_garbage_rarely
 from driftlab.serve_apps.handover import IS_SUPPORTED, SharedPortServer
 from driftlab.serve_apps.http_server import HttpServer, ServerAddress, listener_of
+from driftlab.serve_apps.predicting_process import IS_SUPPORTED as HAS_SHARED_MEMORY
 from driftlab.serve_apps.quotas import Limits
 from driftlab.serve_apps.routes import ServerApp
 from driftlab.serve_apps.session_router import REPLICA, SHARDS, SessionRouter
@@ -107,9 +108,21 @@ class ServerArgs(BaseModel):
         return math.ceil((self.workers or processors()) / self.most)
 
     @property
+    def predicts_apart(self) -> bool:
+        """Return whether each replica has a core for HTTP and one for predictions.
+
+        Where proxies read the requests, they use the other cores.
+        """
+        fits = HAS_SHARED_MEMORY and processors() >= 2 * self.replicas
+        return bool(self.port) and self.torch_device == "cpu" and fits
+
+    @property
     def options(self) -> dict[str, float]:
-        """Return the resources that a replica requests for itself, its learners and their builder."""
-        memory = PROCESS_BYTES * (self.racks + 2) if self.memory is None else self.memory
+        """Return the resources that a replica requests for itself and its other processes.
+
+        Those host learners, build networks, and predict.
+        """
+        memory = PROCESS_BYTES * (self.racks + 2 + self.predicts_apart) if self.memory is None else self.memory
         cpus = {"num_cpus": self.cpus, "num_gpus": self.gpus_per_actor}
         return cpus | ({"memory": memory} if memory else {})
 
@@ -148,8 +161,9 @@ class ModelStreaming:
         where = ServerAddress(args.host, args.port, args.cert, args.key)
         self.door: HttpServer | None = None
         if args.port:
-            app = ServerApp(lambda: self.hub)
-            app.batches.warm_up()
+            app = ServerApp(lambda: self.hub, args.networks if args.predicts_apart else 0)
+            self.batches = app.batches
+            self.batches.warm_up()
             self.door = HttpServer(app, where) if self.shards is None else SharedPortServer(app, where, self.shards)
         search_garbage_rarely()
 
@@ -186,6 +200,7 @@ class ModelStreaming:
     def __del__(self) -> None:
         if self.door is not None:
             self.door.close()
+            self.batches.close()
         self.hub.close()
         if self.shards is not None:
             self.shards.close()

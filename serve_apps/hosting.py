@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from itertools import count
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import numpy as np
 
 from driftlab.errors import RunError, WireError
 from driftlab.platform.core.files import write_atomically
+from driftlab.platform.core.records import Reply
 from driftlab.platform.field.messages import SampleMessage, decode_results, decode_samples, decode_status
 from driftlab.platform.field.opening import FieldCell, dump_weights, open_on_server
 from driftlab.platform.field.request import SessionRequest
@@ -37,6 +39,7 @@ from driftlab.platform.field.rounds import (
     read_state,
     upload_files,
 )
+from driftlab.platform.field.state_file import dump_objects
 from driftlab.platform.sim.inline import InlineSession
 from driftlab.platform.sim.nodes.camera import stream_of
 from driftlab.serve_apps.event_bell import EventBell
@@ -52,6 +55,7 @@ MAX_BATCH = 32  # images of a forward pass
 # Of a forward pass on a CPU. glibc takes blocks above 32 MiB from the system for each use: in a batch of four, a VGA
 # image took deeplabv3_mobilenet_v2 half as long again as alone.
 CPU_BATCH_PIXELS = 2**18
+GENERATIONS = count(1)  # of all sessions in this process
 
 
 class UploadQueueFull(RunError):
@@ -86,6 +90,7 @@ class HostedSession:
         self.waits_since_s = 0.0  # monotonic clock at the oldest request for a round that is still waiting
         self._clock = (0.0, time.monotonic())  # the device's time, and this computer's when it was received
         self._unloaded_version = 0
+        self.generation = next(GENERATIONS)  # of the network: another one after each change
         self._loaded = 0  # number of the result up to which the network was read from disk
         for name in (UPLOADS, RESULTS):
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -178,15 +183,21 @@ class HostedSession:
     def predict(self, images: np.ndarray[Any, Any]) -> tuple[int, Any]:
         """Predict images with one version of the network; return its number and the predictions."""
         self.on_use()
-        each = self.batch_images
-        batches = [images[start : start + each] for start in range(0, len(images), each)]
         with self._using:
             if not self.is_loaded:
                 self._load()
             node = self.app.node("application")
-            replies = [self._session.call(node, "predict_images", batch).reply for batch in batches]
-        found = [reply.payload for reply in replies]
-        return replies[0].facts.version, found[0] if len(found) == 1 else np.concatenate(found)
+            return in_passes(
+                lambda some: self._session.call(node, "predict_images", some).reply, images, self.batch_images
+            )
+
+    def dump_network(self) -> tuple[int, bytes]:
+        """Return the node with the network as a file, for a process that predicts, and its `generation`."""
+        self.on_use()
+        with self._using:
+            if not self.is_loaded:
+                self._load()
+            return self.generation, dump_objects(self._session.nodes[self.app.node("application")])
 
     @property
     def batch_images(self) -> int:
@@ -348,7 +359,10 @@ class HostedSession:
             self.fault = reply.fault
             return
         with self._using:
-            self._update_network(reply)
+            try:
+                self._update_network(reply)
+            finally:
+                self.generation = next(GENERATIONS)
         self.shown, self.app.learner.last_gain = reply.shown or self.shown, reply.gained
         progress = self.progress
         progress.rounds.extend(reply.rounds)
@@ -422,6 +436,13 @@ class HostedSession:
             if message.number > self.progress.used:
                 self.waiting.append(message)
                 self._up_bytes += len(message.payload)
+
+
+def in_passes(predict: Callable[[Any], Reply], images: np.ndarray[Any, Any], each: int) -> tuple[int, Any]:
+    """Predict at most so many images at a time; return the network's version and all predictions."""
+    replies = [predict(images[start : start + each]) for start in range(0, len(images), each)]
+    found = [reply.payload for reply in replies]
+    return replies[0].facts.version, found[0] if len(found) == 1 else np.concatenate(found)
 
 
 def read_session(folder: Path) -> Mapping[str, Any]:

@@ -113,9 +113,6 @@ class MediaDecoder:
     def _start(self) -> socket.socket:
         """Start the child and return the socket to it."""
         ours, theirs = socket.socketpair()
-        paths = [str(Path(path).absolute()) for path in sys.path if path]
-        environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
-        environment |= {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__, *map(str, (theirs.fileno(), MEMORY_BYTES))],
@@ -123,7 +120,7 @@ class MediaDecoder:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env=environment,
+                env=child_environment(),
             )
         return ours
 
@@ -134,6 +131,13 @@ class MediaDecoder:
             self._process.kill()
             self._process.wait()
         self._process = self._socket = None
+
+
+def child_environment() -> dict[str, str]:
+    """Return the variables of a child that imports the modules of this process, and uses one thread."""
+    paths = [str(Path(path).absolute()) for path in sys.path if path]
+    environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+    return environment | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def decode_image(body: bytes, size: tuple[int, int]) -> Images:
