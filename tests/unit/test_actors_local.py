@@ -135,10 +135,11 @@ def test_a_start_waits_for_an_abandoned_one(monkeypatch):
     assert events == ["begins", "fails", "shuts down"] * 2
 
 
-def test_the_processes_of_a_local_ray_have_one_heap(monkeypatch, tmp_path):
-    found = {}
+def test_the_processes_of_a_local_ray_have_one_heap_and_the_usual_priority(monkeypatch, tmp_path):
+    found, names = {}, ("MALLOC_ARENA_MAX", "RAY_worker_niceness")
     monkeypatch.setattr(cluster.ray, "init", lambda **_: found.update(os.environ))
     with mock.patch.dict(os.environ):
-        os.environ.pop("MALLOC_ARENA_MAX", None)
+        for name in names:
+            os.environ.pop(name, None)
         cluster._start(tmp_path, cluster.ClusterConfig(), {})
-    assert found["MALLOC_ARENA_MAX"] == "1"
+    assert [found[name] for name in names] == ["1", "0"]
