@@ -57,7 +57,7 @@ from driftlab.serve_apps.sessions import SessionRegistry
 TOKEN, RATE, INTERVAL_S = "a token of a benchmark", 1e6, 10.0
 BATCH, UPLOAD_FRAMES = 32, 10
 ROUNDS = 3  # of interleaved measurements
-LOADED_S, BETWEEN_S = 12.0, 0.15  # of requests before those that are measured, as a process starts under load; pauses
+BETWEEN_S = 0.15  # bursts of requests before those that are measured: a session may send so many bytes per second
 CORES = 2
 CLIENTS = str(Path(__file__).with_name("_clients.py"))
 SIZE = (32, 48)
@@ -184,7 +184,7 @@ def predictions(
     image = rng_for(0, "benchmark").integers(0, 255, (*size, 3)).astype(np.uint8)
     encoded, echoed = cv2.imencode(".png", image)[1].tobytes(), None if echo is None else echo()
     session = HostedSession(folder / "bare", parse_session_request(wanted))
-    loaded_s = LOADED_S
+    loaded_s = options.loaded_s
     for clients, (form, count, headers) in itertools.product(options.clients, FORMATS):
         body = encoded if form == "png" else count * image.tobytes()
         owned = {"Authorization": f"Bearer {opened['token']}", **headers}
@@ -193,7 +193,7 @@ def predictions(
         until_s = time.monotonic() + loaded_s
         while count > 1 and clients == max(options.clients) and time.monotonic() < until_s:
             measure_requests(sent, clients, 2 * count * clients)
-            time.sleep(BETWEEN_S)  # a session may send so many bytes per second
+            time.sleep(BETWEEN_S)
             loaded_s = 0.0
         turns = []
         for _ in range(ROUNDS):
@@ -409,7 +409,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--rounds", type=int, default=6, help="of a session without a server")
     parser.add_argument("--server", choices=("serve", "uvicorn"), default="serve")
-    quick = {"requests": 2, "clients": [2], "sessions": 1, "seconds": 0.5, "rounds": 1}
+    parser.add_argument(
+        "--loaded-s", type=float, default=12.0, help="seconds of load, in which a second process starts"
+    )
+    quick = {"loaded_s": 0.0, "requests": 2, "clients": [2], "sessions": 1, "seconds": 0.5, "rounds": 1}
     quick |= {"server": "uvicorn", "parts": PARTS[:-1]}
     options = options_of(parser, **quick)
     with tempfile.TemporaryDirectory(prefix="driftlab-bench-", ignore_cleanup_errors=True) as place:
