@@ -109,7 +109,7 @@ def _echo(url: str) -> str:
 def on_uvicorn(folder: Path, sessions: int) -> Iterator[tuple[str, Callable[[], str] | None]]:
     """Serve without Ray."""
     registry = SessionRegistry(folder, TOKEN, Limits(max_sessions=sessions, rate_limit=RATE))
-    app = ServerApp(lambda: registry, apart=sessions)
+    app = ServerApp(lambda: registry, child_networks=sessions)
     server = HttpServer(app, ServerAddress("127.0.0.1", 0))
     try:
         yield f"http://127.0.0.1:{server.port}", None

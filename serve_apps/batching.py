@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from driftlab.errors import RequestError
 from driftlab.platform.field.media import MAX_PIXELS, MediaDecoder
-from driftlab.platform.streaming.wire.samples import dimensions_of
+from driftlab.platform.streaming.wire.samples import Images, dimensions_of
 from driftlab.serve_apps.hosting import MAX_BATCH, HostedSession
 from driftlab.serve_apps.predicting_process import IS_SUPPORTED, SMALL_PIXELS, PredictedBatch, PredictingProcess
 
@@ -38,11 +38,10 @@ MAX_BATCH_PIXELS = 2**20  # of the encoded images of a batch; a larger image is 
 NICE = 10  # priority of images, or network inputs, above `SMALL_PIXELS`
 AT_ONCE_S = 0.005  # of a batch that the event loop predicts itself
 CROWDED_S = 0.5  # of batches for which others wait, until a child process starts
-CALM_S = 1.0  # without such batches, until the child process has no more of them
-REQUEST_S = 1e-4  # to read a request and to reply
-APART_S, PASSES = 0.005, 4  # of a batch of the child process, or one forward pass; a message to it takes .05 ms
-LONG_S = 1.0  # of a batch that no child process predicts
-Images = npt.NDArray[np.uint8]  # [n, height, width, 3], RGB
+CALM_S = 1.0  # without such batches, until the event loop predicts again
+REQUEST_S = 1e-4  # to read a request and to reply, measured: .04 to .08 ms
+CHILD_S, PASSES = 0.005, 4  # of a batch of the child, unless one forward pass takes longer; its messages take .05 ms
+LONG_S = 1.0  # of a batch; longer ones are not for the child
 
 
 @dataclass(slots=True, eq=False)
@@ -70,6 +69,11 @@ class _Waiting:
         return not isinstance(self.content, bytes)
 
     @property
+    def images(self) -> Images:
+        assert not isinstance(self.content, bytes), "only requests with pixels are predicted in the child"
+        return self.content
+
+    @property
     def count(self) -> int:
         return 1 if isinstance(self.content, bytes) else len(self.content)
 
@@ -78,10 +82,10 @@ class ImageBatches:
     """The image queues of one event loop; `charge` receives the processor seconds of a session."""
 
     def __init__(
-        self, charge: Callable[[HostedSession, float], None] = lambda session, cpu_s: None, apart: int = 0
+        self, charge: Callable[[HostedSession, float], None] = lambda session, cpu_s: None, child_networks: int = 0
     ) -> None:
-        """Keep `apart` networks in a child process that predicts under load; 0: there is none."""
-        self._lanes = (_Lane(charge, 0, apart), _Lane(charge, NICE))
+        """Keep so many networks in a child process that predicts under load; 0: without a child."""
+        self._lanes = (_Lane(charge, 0, child_networks), _Lane(charge, NICE))
 
     async def predict(self, session: HostedSession, content: bytes | Images) -> Prediction:
         """Predict an encoded image, or the pixels of several; refuse an image of unknown or excessive size."""
@@ -124,8 +128,8 @@ def raw_images(body: bytes | memoryview, size: tuple[int, int]) -> Images:
     return np.frombuffer(body, np.uint8).reshape(-1, *size, 3)
 
 
-class _Apart:
-    """A child process that predicts while batches wait for each other."""
+class _Child:
+    """Decides when a child process predicts: while batches wait for each other."""
 
     def __init__(self, networks: int) -> None:
         self._networks = networks
@@ -161,13 +165,13 @@ class _Apart:
 
 
 class _Lane:
-    """A queue with a thread and a decoder, and a child process for `apart` networks."""
+    """A queue with a thread and a decoder, and a child process for so many networks."""
 
-    def __init__(self, charge: Callable[[HostedSession, float], None], nice: int, apart: int = 0) -> None:
+    def __init__(self, charge: Callable[[HostedSession, float], None], nice: int, child_networks: int = 0) -> None:
         self.decoder, self._charge = MediaDecoder(), charge
         self._waiting: OrderedDict[HostedSession, list[_Waiting]] = OrderedDict()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="inference", initializer=os.nice, initargs=(nice,))
-        self._apart = _Apart(apart) if apart and IS_SUPPORTED else None
+        self._child = _Child(child_networks) if child_networks and IS_SUPPORTED else None
         self._pump: asyncio.Task[None] | None = None
         self._image_s: WeakKeyDictionary[HostedSession, float] = WeakKeyDictionary()  # in the newest batch
 
@@ -177,8 +181,8 @@ class _Lane:
 
     def close(self) -> None:
         self.decoder.close()
-        if self._apart is not None:
-            self._apart.close()
+        if self._child is not None:
+            self._child.close()
 
     def _start_pump(self) -> None:
         if self._pump is None:
@@ -197,8 +201,10 @@ class _Lane:
                 count = _batch_size(waiting, session.batch_images * self._passes(session, process))
                 if waiting[count:]:
                     self._waiting[session] = waiting[count:]
-                if process is None or not await self._begin_apart(process, session, waiting[:count]):
-                    await self._predict_here(session, waiting[:count])
+                batch = waiting[:count]
+                settle = partial(self._end_in_child, session, batch)
+                if process is None or not await process.begin(session, [one.images for one in batch], settle):
+                    await self._predict_here(session, batch)
         finally:
             self._pump = None
 
@@ -215,31 +221,24 @@ class _Lane:
             replies = [error] * len(waiting)
         for one, reply in zip(waiting, replies, strict=True):
             _settle(one, reply)
-        if self._apart is not None and self._waiting and self._is_worth_a_core(session, waiting):
-            self._apart.note_crowd(time.monotonic() - began_s)
+        if self._child is not None and self._waiting and self._is_worth_a_core(session, waiting):
+            self._child.note_crowd(time.monotonic() - began_s)
 
     def _process_for(self, session: HostedSession, waiting: Sequence[_Waiting]) -> PredictingProcess | None:
         """Return the child process if it is to predict the next batch of these requests."""
-        if self._apart is None or not self._is_worth_a_core(session, waiting):
+        if self._child is None or not self._is_worth_a_core(session, waiting):
             return None
         if len(self._waiting) > 1 or len(waiting) > _batch_size(waiting, session.batch_images):
-            self._apart.note_crowd()
-        return self._apart.process(session)
+            self._child.note_crowd()
+        return self._child.process(session)
 
     def _passes(self, session: HostedSession, process: PredictingProcess | None) -> int:
         """Return the number of forward passes of a session's next batch: one here, more in the child process."""
         if process is None:
             return 1
-        return max(1, min(PASSES, int(APART_S / (self._image_s[session] * session.batch_images))))
+        return max(1, min(PASSES, int(CHILD_S / (self._image_s[session] * session.batch_images))))
 
-    async def _begin_apart(
-        self, process: PredictingProcess, session: HostedSession, waiting: Sequence[_Waiting]
-    ) -> bool:
-        """Begin to predict a batch in the child process; return whether it has begun."""
-        images: Any = [one.content for one in waiting]
-        return await process.begin(session, images, partial(self._end_apart, session, waiting))
-
-    def _end_apart(self, session: HostedSession, waiting: Sequence[_Waiting], found: PredictedBatch | None) -> None:
+    def _end_in_child(self, session: HostedSession, waiting: Sequence[_Waiting], found: PredictedBatch | None) -> None:
         """Take the child's predictions; a batch that it gives back waits again, before all others."""
         if found is None:
             self._waiting[session] = [*waiting, *self._waiting.get(session, ())]

@@ -108,8 +108,8 @@ class ServerArgs(BaseModel):
         return math.ceil((self.workers or processors()) / self.most)
 
     @property
-    def predicts_apart(self) -> bool:
-        """Return whether each replica has a core for HTTP and one for predictions.
+    def has_child(self) -> bool:
+        """Return whether a replica has a second core, on which a child predicts under load.
 
         Where proxies read the requests, they use the other cores.
         """
@@ -122,7 +122,7 @@ class ServerArgs(BaseModel):
 
         Those host learners, build networks, and predict.
         """
-        memory = PROCESS_BYTES * (self.racks + 2 + self.predicts_apart) if self.memory is None else self.memory
+        memory = PROCESS_BYTES * (self.racks + 2 + self.has_child) if self.memory is None else self.memory
         cpus = {"num_cpus": self.cpus, "num_gpus": self.gpus_per_actor}
         return cpus | ({"memory": memory} if memory else {})
 
@@ -161,7 +161,7 @@ class ModelStreaming:
         where = ServerAddress(args.host, args.port, args.cert, args.key)
         self.door: HttpServer | None = None
         if args.port:
-            app = ServerApp(lambda: self.hub, args.networks if args.predicts_apart else 0)
+            app = ServerApp(lambda: self.hub, args.networks if args.has_child else 0)
             self.batches = app.batches
             self.batches.warm_up()
             self.door = HttpServer(app, where) if self.shards is None else SharedPortServer(app, where, self.shards)

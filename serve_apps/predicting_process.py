@@ -1,11 +1,11 @@
-"""A child process that predicts images, while the event loop reads further requests and sends replies.
+"""A child process that predicts images, while the event loop reads requests and sends replies.
 
 The event loop of a busy server would do both in turn, on one core. It writes the pixels of a batch into memory that it
 shares with the child, and sends a message with their place there; the child replaces them by the predictions. The child
-has a copy of each session's network, which is sent again after a change. It is this module as a program, which reads
-from an inherited socket.
+has a copy of each session's network, which is sent again after a change. The child is this module as a program, which
+reads from an inherited socket.
 
-If the child ends, or needs too long for a batch, the batches that it has are given back.
+If the child ends, or needs too long for a batch, its batches are given back and predicted in the server's process.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ import numpy.typing as npt
 from driftlab.errors import first_line
 from driftlab.platform.field.media import child_environment
 from driftlab.platform.sim import host, portable
+from driftlab.platform.streaming.wire.samples import Images
 from driftlab.serve_apps.hosting import MAX_BATCH, HostedSession, in_passes
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,6 @@ START_S, BATCH_S = 60.0, 5.0  # for the child to start, and for a batch that tak
 READY = b"ready"
 BATCH = struct.Struct("<IQI4I")  # place, generation of the network, images of a forward pass, shape
 REPLY = struct.Struct("<I?qd")  # place, whether there are predictions, version, processor seconds; description or fault
-Images = npt.NDArray[np.uint8]  # [n, height, width, 3], RGB
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +161,7 @@ class PredictingProcess:
         try:
             generation, given = await self._loop.run_in_executor(None, _dump_network, session)
         except Exception as error:  # of any kind: this session is predicted without the child
-            log.info("predictions of %s stay in this process: %s", name, first_line(error))
+            log.warning("predictions of %s stay in this process: %s", name, first_line(error))
             self._unfit.add(session)
             return False
         try:
@@ -207,7 +207,7 @@ class PredictingProcess:
         self._free.set()
         if found is None:  # if the network raises an error, this process meets it again and replies
             fault = data[REPLY.size :].decode(errors="replace")
-            log.info("predictions of %s stay in this process: %s", session.folder.name, fault)
+            log.warning("predictions of %s stay in this process: %s", session.folder.name, fault)
             self._unfit.add(session)
             self._known.pop(session.folder.name, None)
         settle(None if found is None else PredictedBatch(version, found, cpu_s))

@@ -221,13 +221,13 @@ EXTRA = {  # of the description of a route
 class ServerApp:
     """The application of a server: checks access, predicts, and has all other routes in `api`."""
 
-    def __init__(self, hub: Callable[[], SessionRegistry], apart: int = 0) -> None:
-        """Call `hub` per request, so that the hub may be created later; `apart` is that of `ImageBatches`."""
+    def __init__(self, hub: Callable[[], SessionRegistry], child_networks: int = 0) -> None:
+        """Call `hub` per request, so that it may be created later; see `ImageBatches` for the other."""
 
         def charge(session: HostedSession, cpu_s: float) -> None:
             hub().quotas.charge_processor(session.folder.name, cpu_s)
 
-        self.api, self.batches = _build_api(), ImageBatches(charge, apart)
+        self.api, self.batches = _build_api(), ImageBatches(charge, child_networks)
         self._entry = AccessMiddleware(predicting.PredictionRoute(self.api, self.batches), hub)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

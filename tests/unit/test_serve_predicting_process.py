@@ -115,23 +115,22 @@ def test_an_unloaded_network_is_predicted_with_its_updates(session):
     asyncio.run(ask())
 
 
-def test_the_second_batch_has_its_time_after_the_first(session, monkeypatch):
-    """The child is stopped for less than `BATCH_S` before each reply, but for more in all."""
-    monkeypatch.setattr(predicting_process, "BATCH_S", 1.0)
-
+def test_the_second_batch_has_its_time_after_the_first(session):
     async def ask():
         async with started() as process:
             await predicted(process, session, images_of(1))
-            replies, settled = [], asyncio.Event()
+            replies = []
             for _ in range(2):
-                await process.begin(session, [images_of(1)], lambda found: (replies.append(found), settled.set()))
-            read = process._read
-            process._loop.remove_reader(process._socket.fileno())
-            for _ in range(2):
-                await asyncio.sleep(0.7)
-                read()
-            assert len(replies) == 2
-            assert None not in replies
+                await process.begin(session, [images_of(1)], replies.append)
+            first = process._timer
+            while len(replies) < 1:
+                await asyncio.sleep(0)
+            second = process._timer
+            assert first.cancelled()
+            assert second.when() > first.when()
+            while len(replies) < 2:
+                await asyncio.sleep(0)
+            assert second.cancelled()  # no batch is waiting
 
     asyncio.run(ask())
 
@@ -156,11 +155,13 @@ def test_boxes_are_predicted_in_the_server(tmp_path):
 
 @pytest.mark.parametrize("fault", ["killed", "hung"])
 def test_a_lost_child_gives_its_batches_back(session, fault, monkeypatch, caplog):
-    monkeypatch.setattr(predicting_process, "BATCH_S", 1.0 if fault == "hung" else 300.0)
+    monkeypatch.setattr(predicting_process, "BATCH_S", 300.0)
 
     async def ask():
         async with started() as process:
             await predicted(process, session, images_of(1))
+            if fault == "hung":
+                monkeypatch.setattr(predicting_process, "BATCH_S", 0.5)
             os.kill(process._process.pid, signal.SIGSTOP)
             both = [asyncio.create_task(predicted(process, session, images_of(4))) for _ in range(2)]
             await asyncio.sleep(0.1)
@@ -241,11 +242,11 @@ async def _crowd(batches, session, count=40):
 
 async def _with_child(batches, session):
     """Predict until there is a child."""
-    apart = batches._lanes[0]._apart
-    while apart._process is None:
+    chooser = batches._lanes[0]._child
+    while chooser._process is None:
         await _crowd(batches, session, 8)
-    await asyncio.wait_for(_ready(apart._process), START_S)
-    return apart._process
+    await asyncio.wait_for(_ready(chooser._process), START_S)
+    return chooser._process
 
 
 def _taken(process):
@@ -265,7 +266,9 @@ def test_under_load_a_child_predicts(session, eager):
     charged = []
 
     async def ask():
-        with contextlib.closing(ImageBatches(lambda session, cpu_s: charged.append(cpu_s), apart=64)) as batches:
+        with contextlib.closing(
+            ImageBatches(lambda session, cpu_s: charged.append(cpu_s), child_networks=64)
+        ) as batches:
             process = await _with_child(batches, session)
             taken = _taken(process)
             charged.clear()
@@ -282,7 +285,7 @@ def test_under_load_a_child_predicts(session, eager):
 
 def test_without_load_the_event_loop_predicts(session, eager, monkeypatch):
     async def ask():
-        with contextlib.closing(ImageBatches(apart=64)) as batches:
+        with contextlib.closing(ImageBatches(child_networks=64)) as batches:
             process = await _with_child(batches, session)
             taken = _taken(process)
             monkeypatch.setattr(batching, "REQUEST_S", 10.0)  # requests take longer than predictions
@@ -301,11 +304,11 @@ def test_without_load_the_event_loop_predicts(session, eager, monkeypatch):
 
 def test_a_batch_of_the_child_takes_so_long_at_most(session, eager, monkeypatch):
     async def ask():
-        with contextlib.closing(ImageBatches(apart=64)) as batches:
+        with contextlib.closing(ImageBatches(child_networks=64)) as batches:
             process = await _with_child(batches, session)
             taken = _taken(process)
             for seconds, most in ((0.0, 32), (1e6, 128)):
-                monkeypatch.setattr(batching, "APART_S", seconds)
+                monkeypatch.setattr(batching, "CHILD_S", seconds)
                 taken.clear()
                 await _crowd(batches, session)
                 assert max(taken) == most
@@ -318,13 +321,13 @@ def test_requests_of_a_lost_child_have_replies(session, eager, monkeypatch):
     monkeypatch.setattr(batching, "CROWDED_S", 1e-6)
 
     async def ask():
-        with contextlib.closing(ImageBatches(apart=64)) as batches:
+        with contextlib.closing(ImageBatches(child_networks=64)) as batches:
             process = await _with_child(batches, session)
             os.kill(process._process.pid, signal.SIGSTOP)
             asyncio.get_running_loop().call_later(0.2, os.kill, process._process.pid, signal.SIGKILL)
             found = await asyncio.wait_for(_crowd(batches, session), START_S)
             assert process.has_ended
-            assert batches._lanes[0]._apart._needed_s > 1e-6
+            assert batches._lanes[0]._child._needed_s > 1e-6
             return found
 
     found = asyncio.run(ask())
@@ -336,7 +339,7 @@ def test_a_network_that_cannot_be_sent_disturbs_no_other(session, tmp_path, eage
     monkeypatch.setattr(other, "dump_network", lambda: dump_objects(lambda: None))
 
     async def ask():
-        with contextlib.closing(ImageBatches(apart=64)) as batches:
+        with contextlib.closing(ImageBatches(child_networks=64)) as batches:
             process = await _with_child(batches, session)
             taken = _taken(process)
             found = await asyncio.gather(_crowd(batches, session), _crowd(batches, other))
@@ -350,14 +353,14 @@ def test_a_network_that_cannot_be_sent_disturbs_no_other(session, tmp_path, eage
 
 def test_a_load_with_pauses_starts_no_child(session, eager, monkeypatch):
     monkeypatch.setattr(batching, "CROWDED_S", 1.0)
-    apart = batching._Apart(64)
-    monkeypatch.setattr(apart, "_start", lambda: started.append(True))
+    chooser = batching._Child(64)
+    monkeypatch.setattr(chooser, "_start", lambda: started.append(True))
     started = []
 
     async def ask(pause_s):
         monkeypatch.setattr(batching, "CALM_S", pause_s)
         for _ in range(40):
-            apart.note_crowd(0.1)
+            chooser.note_crowd(0.1)
         await asyncio.sleep(0)
 
     asyncio.run(ask(0.0))
@@ -373,7 +376,7 @@ def test_a_server_without_a_child_replies(session, eager, monkeypatch, caplog):
     monkeypatch.setattr(batching, "PredictingProcess", fail)
 
     async def ask():
-        with contextlib.closing(ImageBatches(apart=64)) as batches:
+        with contextlib.closing(ImageBatches(child_networks=64)) as batches:
             return await _crowd(batches, session)
 
     found = asyncio.run(ask())
@@ -383,7 +386,7 @@ def test_a_server_without_a_child_replies(session, eager, monkeypatch, caplog):
 
 def test_a_server_with_one_core_has_no_child(monkeypatch):
     given = {"state_dir": "unused", "token": TOKEN}
-    for cores, replicas, port, device, apart in (
+    for cores, replicas, port, device, has_child in (
         (2, 1, 8000, "cpu", True),
         (1, 1, 8000, "cpu", False),
         (2, 2, 8000, "cpu", False),
@@ -393,15 +396,15 @@ def test_a_server_with_one_core_has_no_child(monkeypatch):
     ):
         monkeypatch.setattr(deployment, "processors", lambda cores=cores: cores)
         args = ServerArgs(**given, replicas=replicas, port=port, torch_device=device)
-        assert args.predicts_apart is apart
+        assert args.has_child is has_child
         processes = args.options["memory"] / deployment.PROCESS_BYTES
-        assert processes == args.racks + 2 + apart
+        assert processes == args.racks + 2 + has_child
 
 
 def test_a_lane_without_a_second_core_starts_no_child(session, eager):
     async def ask():
         with contextlib.closing(ImageBatches()) as batches:
             await _crowd(batches, session)
-            return [lane._apart for lane in batches._lanes]
+            return [lane._child for lane in batches._lanes]
 
     assert asyncio.run(ask()) == [None, None]
