@@ -8,8 +8,9 @@
 * http: requests per second of this HTTP server with an application that only reads the body, which limits predictions.
 * sessions: the number of sessions that the measured rounds per second can serve at an interval of 10 s, and the number
   that two cores can serve by the processor time of a round. Goal: 100.
-* replicas: images per second of two sessions on two replicas, against the same on one; then the same with Ray Serve's
-  proxies, as on a cluster. The network takes most of the time. Goal: at least 1.7 times.
+* replicas: images per second of two sessions on two replicas, against two on one of them, in turn; then the same with
+  Ray Serve's proxies, as on a cluster. The network takes most of the time. Goal: at least 1.7 times. One process that
+  only predicts and two show what the computer allows.
 * camera: time from a frame to its prediction on a device, against a loop of camera and network. Goal: at most 1.1.
 """
 
@@ -19,6 +20,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import os
 import socket
 import statistics
 import subprocess
@@ -27,8 +29,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -46,6 +50,7 @@ from driftlab.platform.field.messages import SampleMessage
 from driftlab.platform.field.request import parse_session_request
 from driftlab.platform.field.ticket import join
 from driftlab.platform.lab.seal import create_run
+from driftlab.platform.sim.host import keep_freed_memory, use_one_thread
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import pack
 from driftlab.serve_apps.hosting import HostedSession
@@ -56,7 +61,7 @@ from driftlab.serve_apps.sessions import SessionRegistry
 
 TOKEN, RATE, INTERVAL_S = "a token of a benchmark", 1e6, 10.0
 BATCH, UPLOAD_FRAMES = 32, 10
-ROUNDS = 3  # of interleaved measurements
+ROUNDS, PAIRS = 3, 5  # of interleaved measurements; of one replica and two
 BETWEEN_S = 0.15  # bursts of requests before those that are measured: a session may send so many bytes per second
 CORES = 2
 CLIENTS = str(Path(__file__).with_name("_clients.py"))
@@ -253,43 +258,84 @@ def rounded(found: dict[str, float]) -> dict[str, float]:
 
 
 def replicas(folder: Path, requests: int, proxies: bool) -> dict[str, Any]:
-    """Return the speed of two replicas over that of one, with Ray Serve's proxies or without."""
-    per_s = {count: _speed_of(folder / f"replicas-{count}-{proxies}", count, requests, proxies) for count in (1, 2)}
-    found = {f"per_s_of_{count}": round(value, 1) for count, value in per_s.items()}
-    speedup = round(per_s[2] / per_s[1], 2)
+    """Return the speed of two replicas over that of one of them, with Ray Serve's proxies or without.
+
+    Two processes that only predict show what the computer allows.
+    """
+    from driftlab.serve_apps import deployment
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        where = ServerAddress("127.0.0.1", free.getsockname()[1])
+    most = 2 + proxies  # if the number of replicas may grow, proxies count the requests
+    args = deployment.ServerArgs(state_dir=str(folder), token=TOKEN, rate_limit=RATE, replicas=2, max_replicas=most)
+    pool = ProcessPoolExecutor(2, get_context("spawn"), use_one_thread)
+    with deployment.serving(args, where), pool as bare_ones:
+        (one, beside), (other, *_) = _sessions_of_replicas(folder, where)
+        measured: tuple[Callable[[], float], ...] = (
+            lambda: _speed_of((one, beside), requests),
+            lambda: _speed_of((one, other), requests),
+            lambda: _bare_speed(bare_ones, folder, [2 * requests]),
+            lambda: _bare_speed(bare_ones, folder, [requests, requests]),
+        )
+        for warm_up in measured[1::2]:
+            warm_up()
+        found = [[speed() for speed in measured] for _ in range(PAIRS)]
+    speedups, of_processes = (sorted(round(row[k + 1] / row[k], 2) for row in found) for k in (0, 2))
     return {
         "benchmark": "serving-replicas",
         "proxies": proxies,
-        **found,
-        "speedup": speedup,
+        "per_s": [round(statistics.median(column), 1) for column in zip(*found, strict=True)],
+        "speedups": speedups,
+        "speedup": statistics.median(speedups),
+        "speedups_of_processes": of_processes,
+        "of_processes": round(statistics.median(row[1] * row[2] / row[0] / row[3] for row in found), 3),
         "goal": GOALS["replicas"],
     }
 
 
-def _speed_of(folder: Path, count: int, requests: int, proxies: bool) -> float:
-    from driftlab.serve_apps import deployment
+def _bare_speed(pool: ProcessPoolExecutor, folder: Path, images: Sequence[int]) -> float:
+    """Return the images per second of processes that only predict, each so many images."""
+    return sum(pool.map(_predict_large, [folder] * len(images), images))
+
+
+def _predict_large(folder: Path, images: int) -> float:
+    """Predict in a process of a pool; return the images per second."""
+    session, image = _large_session(folder / f"bare-{os.getpid()}"), np.zeros((1, *LARGE, 3), np.uint8)
+    began_s = time.perf_counter()
+    for _ in range(images):
+        session.predict(image)
+    return images / (time.perf_counter() - began_s)
+
+
+@cache
+def _large_session(folder: Path) -> HostedSession:
+    """Return the session of this process."""
+    keep_freed_memory()
+    session = HostedSession(folder, parse_session_request(session_request(LARGE_NETWORK, size=LARGE)))
+    session.predict(np.zeros((1, *LARGE, 3), np.uint8))
+    return session
+
+
+def _sessions_of_replicas(folder: Path, where: ServerAddress) -> list[list[Posted]]:
+    """Open sessions until each of two replicas has two; return a request for each."""
     from driftlab.serve_apps.shards import replica_of, shard_of
 
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        where = ServerAddress("127.0.0.1", free.getsockname()[1])
-    most = count + proxies  # if the number of replicas may grow, proxies count the requests
-    args = deployment.ServerArgs(state_dir=str(folder), token=TOKEN, rate_limit=RATE, replicas=count, max_replicas=most)
-    with deployment.serving(args, where):
-        client = Client(where.url, TOKEN, timeout_s=BUILD_S)
-        living = [file.name.removeprefix("replica-")[:16] for file in folder.glob("replica-*")]
-        sent: dict[str, Posted] = {}  # by the replica of the session, or its name if there is one replica
-        while len(sent) < 2:
-            opened = client.ask_json("POST", "/sessions", session_request(LARGE_NETWORK, size=LARGE))
-            body = rng_for(0, "benchmark").integers(0, 255, (*LARGE, 3)).astype(np.uint8).tobytes()
-            owned = {"Authorization": f"Bearer {opened['token']}", **PIXELS}
-            of = replica_of(shard_of(opened["id"]), living) if count > 1 else opened["id"]
-            sent[of] = Posted(where.url, f"/sessions/{opened['id']}/predict", body, owned)
-        rates = []
-        for _ in range(1 + ROUNDS):
-            with ThreadPoolExecutor(2) as pool:
-                both = pool.map(lambda one: measure_requests(one, 4, requests), sent.values())
-                rates.append(sum(each["per_s"] for each in both))
-        return statistics.median(rates[1:])
+    client = Client(where.url, TOKEN, timeout_s=BUILD_S)
+    living = {file.name.removeprefix("replica-")[:16] for file in folder.glob("replica-*")}
+    sent: dict[str, list[Posted]] = {name: [] for name in living}
+    while min(map(len, sent.values())) < 2:
+        opened = client.ask_json("POST", "/sessions", session_request(LARGE_NETWORK, size=LARGE))
+        body = rng_for(0, "benchmark").integers(0, 255, (*LARGE, 3)).astype(np.uint8).tobytes()
+        owned = {"Authorization": f"Bearer {opened['token']}", **PIXELS}
+        of = sent[replica_of(shard_of(opened["id"]), living)]
+        of.append(Posted(where.url, f"/sessions/{opened['id']}/predict", body, owned))
+    return [of[:2] for of in sent.values()]
+
+
+def _speed_of(sent: Sequence[Posted], requests: int) -> float:
+    """Return the images per second of all sessions together, each of which has four clients."""
+    with ThreadPoolExecutor(len(sent)) as pool:
+        return sum(each["per_s"] for each in pool.map(lambda one: measure_requests(one, 4, requests), sent))
 
 
 # Sessions -------------------------------------------------------------------------------------------------------------
