@@ -3,6 +3,8 @@
 `parts`: fleets of growing size whose devices share no server run on Ray in parts. `flat` is the processor time of a
 device over that in the smallest fleet.
 
+`placing`: the time that a cell takes to place an application and its camera in this process. Goal: at most 5 ms.
+
 `nodes`: fleets of two sizes run in this process and, as if they shared a server, on clusters of simulated computers on
 this machine. The difference of the sizes gives the cost of a device: processor time of this process, the driver, and of
 all others, calls of the driver, and the driver's memory. A predicted time is the largest of the driver's, since a cell
@@ -19,6 +21,7 @@ import argparse
 import contextlib
 import os
 import resource
+import statistics
 import tempfile
 import threading
 import time
@@ -36,6 +39,8 @@ from driftlab.actors.cluster import PATIENT, ClusterConfig, unwatched
 from driftlab.actors.session import RaySession
 from driftlab.platform.lab import parts
 from driftlab.platform.lab.seal import run
+from driftlab.platform.sim.app import AppSim
+from driftlab.platform.sim.runner import Runner
 
 STORE_BYTES = 100 * 2**20
 SAMPLE_S = 1.0
@@ -121,6 +126,24 @@ def cost_of(document: dict[str, Any], backend: CountedBackend | None) -> Cost:
         (backend.calls if backend else 0) - calls,
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     )
+
+
+def placing(system: str, devices: int, duration_s: float) -> dict[str, Any]:
+    """Return the time of placing each application of a fleet, after those of another one."""
+    took_s, place = list[float](), Runner.place_app
+
+    def timed(cell: Runner, app: AppSim) -> None:
+        began_s = time.perf_counter()
+        place(cell, app)
+        took_s.append(time.perf_counter() - began_s)
+
+    with mock.patch.object(Runner, "place_app", timed):
+        cost_of(fleet(SMALL, duration_s, system), None)
+        took_s.clear()
+        cost_of(fleet(devices, duration_s, system), None)
+    found = {"median_ms": statistics.median(took_s), "mean_ms": statistics.fmean(took_s)}
+    rounded = {name: round(1e3 * value, 2) for name, value in found.items()}
+    return {"benchmark": "scaling", "what": "placing", "system": system, "apps": len(took_s), **rounded, "goal_ms": 5}
 
 
 @contextlib.contextmanager
@@ -246,15 +269,25 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fleets", type=int, nargs="*", default=[100, 1000, 10_000], help="sizes of those in parts")
     parser.add_argument("--learning", type=int, nargs="*", default=[100, 1000], help="the same with training (tent)")
+    parser.add_argument("--placed", type=int, default=300, help="applications to place")
     parser.add_argument("--devices", type=int, default=200, help="of those as nodes; 0: none")
     parser.add_argument("--duration-s", type=float, default=20.0)
     parser.add_argument("--computers", type=int, nargs="*", default=[1, 2, 4])
     parser.add_argument("--workers", type=int, default=2)
-    quick = {"fleets": [4], "learning": [], "devices": 10, "duration_s": 3.0, "computers": [1], "workers": 1}
+    quick = {
+        "fleets": [4],
+        "learning": [],
+        "placed": 3,
+        "devices": 10,
+        "duration_s": 3.0,
+        "computers": [1],
+        "workers": 1,
+    }
     options = options_of(parser, **quick)
     if options.devices:  # first, since the peak of the driver's memory never falls
         with mock.patch.object(parts, "PART_DEVICES", 2 * options.devices):  # as if they shared a server
             as_nodes(options.devices, options.duration_s, options.computers, options.workers)
     for system, fleets in (("no_custom", options.fleets), ("tent", options.learning)):
         if fleets:
+            report(placing(system, options.placed, options.duration_s))
             in_parts(system, sorted(fleets), options.duration_s, options.workers)
