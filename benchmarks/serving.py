@@ -10,7 +10,7 @@
   that two cores can serve by the processor time of a round. Goal: 100.
 * replicas: images per second of two sessions on two replicas, against two on one of them, in turn; then the same with
   Ray Serve's proxies, as on a cluster. The network takes most of the time. Goal: at least 1.7 times. One process that
-  only predicts and two show what the computer allows.
+  only predicts, and two of them, show the limit of the computer.
 * camera: time from a frame to its prediction on a device, against a loop of camera and network. Goal: at most 1.1.
 """
 
@@ -260,7 +260,7 @@ def rounded(found: dict[str, float]) -> dict[str, float]:
 def replicas(folder: Path, requests: int, proxies: bool) -> dict[str, Any]:
     """Return the speed of two replicas over that of one of them, with Ray Serve's proxies or without.
 
-    Two processes that only predict show what the computer allows.
+    Two processes that only predict show the limit of the computer.
     """
     from driftlab.serve_apps import deployment
 
