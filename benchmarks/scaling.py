@@ -129,7 +129,7 @@ def cost_of(document: dict[str, Any], backend: CountedBackend | None) -> Cost:
 
 
 def placing(system: str, devices: int, duration_s: float) -> dict[str, Any]:
-    """Return the time of placing each application of a fleet, after those of another one."""
+    """Return the time of placing each application of a fleet, after a smaller one that warms up."""
     took_s, place = list[float](), Runner.place_app
 
     def timed(cell: Runner, app: AppSim) -> None:
@@ -274,15 +274,8 @@ if __name__ == "__main__":
     parser.add_argument("--duration-s", type=float, default=20.0)
     parser.add_argument("--computers", type=int, nargs="*", default=[1, 2, 4])
     parser.add_argument("--workers", type=int, default=2)
-    quick = {
-        "fleets": [4],
-        "learning": [],
-        "placed": 3,
-        "devices": 10,
-        "duration_s": 3.0,
-        "computers": [1],
-        "workers": 1,
-    }
+    quick = {"fleets": [4], "learning": [], "devices": 10, "duration_s": 3.0, "computers": [1], "workers": 1}
+    quick |= {"placed": 3}
     options = options_of(parser, **quick)
     if options.devices:  # first, since the peak of the driver's memory never falls
         with mock.patch.object(parts, "PART_DEVICES", 2 * options.devices):  # as if they shared a server

@@ -61,7 +61,8 @@ from driftlab.serve_apps.sessions import SessionRegistry
 
 TOKEN, RATE, INTERVAL_S = "a token of a benchmark", 1e6, 10.0
 BATCH, UPLOAD_FRAMES = 32, 10
-ROUNDS, PAIRS = 3, 5  # of interleaved measurements; of one replica and two
+ROUNDS = 3  # of interleaved measurements
+REPLICA_ROUNDS = 5  # of one replica, two, and processes without a server
 BETWEEN_S = 0.15  # bursts of requests before those that are measured: a session may send so many bytes per second
 CORES = 2
 CLIENTS = str(Path(__file__).with_name("_clients.py"))
@@ -267,28 +268,30 @@ def replicas(folder: Path, requests: int, proxies: bool) -> dict[str, Any]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         where = ServerAddress("127.0.0.1", free.getsockname()[1])
     most = 2 + proxies  # if the number of replicas may grow, proxies count the requests
-    args = deployment.ServerArgs(state_dir=str(folder), token=TOKEN, rate_limit=RATE, replicas=2, max_replicas=most)
+    state = folder / f"replicas-{proxies}"
+    args = deployment.ServerArgs(state_dir=str(state), token=TOKEN, rate_limit=RATE, replicas=2, max_replicas=most)
     pool = ProcessPoolExecutor(2, get_context("spawn"), use_one_thread)
-    with deployment.serving(args, where), pool as bare_ones:
-        (one, beside), (other, *_) = _sessions_of_replicas(folder, where)
-        measured: tuple[Callable[[], float], ...] = (
-            lambda: _speed_of((one, beside), requests),
-            lambda: _speed_of((one, other), requests),
-            lambda: _bare_speed(bare_ones, folder, [2 * requests]),
-            lambda: _bare_speed(bare_ones, folder, [requests, requests]),
-        )
-        for warm_up in measured[1::2]:
-            warm_up()
-        found = [[speed() for speed in measured] for _ in range(PAIRS)]
-    speedups, of_processes = (sorted(round(row[k + 1] / row[k], 2) for row in found) for k in (0, 2))
+    with deployment.serving(args, where), pool as processes:
+        (one, beside), (other, *_) = _sessions_of_replicas(state, where)
+        sides: dict[str, Callable[[], float]] = {
+            "two": lambda: _speed_of((one, other), requests),
+            "two_bare": lambda: _bare_speed(processes, folder, [requests, requests]),
+            "one": lambda: _speed_of((one, beside), requests),
+            "one_bare": lambda: _bare_speed(processes, folder, [2 * requests]),
+        }
+        sides["two"](), sides["two_bare"]()  # warm up
+        rounds = [{side: speed() for side, speed in sides.items()} for _ in range(REPLICA_ROUNDS)]
+    per_s = {side: round(statistics.median(found[side] for found in rounds), 1) for side in sides}
+    ours = sorted(found["two"] / found["one"] for found in rounds)
+    bare = sorted(found["two_bare"] / found["one_bare"] for found in rounds)
     return {
         "benchmark": "serving-replicas",
         "proxies": proxies,
-        "per_s": [round(statistics.median(column), 1) for column in zip(*found, strict=True)],
-        "speedups": speedups,
-        "speedup": statistics.median(speedups),
-        "speedups_of_processes": of_processes,
-        "of_processes": round(statistics.median(row[1] * row[2] / row[0] / row[3] for row in found), 3),
+        "per_s": per_s,
+        "speedups": [round(speedup, 2) for speedup in ours],
+        "speedup": round(statistics.median(ours), 2),
+        "speedups_of_processes": [round(speedup, 2) for speedup in bare],
+        "of_processes": round(statistics.median(ours) / statistics.median(bare), 3),
         "goal": GOALS["replicas"],
     }
 

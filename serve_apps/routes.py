@@ -222,7 +222,7 @@ class ServerApp:
     """The application of a server: checks access, predicts, and has all other routes in `api`."""
 
     def __init__(self, hub: Callable[[], SessionRegistry], child_networks: int = 0) -> None:
-        """Call `hub` per request, so that it may be created later; see `ImageBatches` for the other."""
+        """Call `hub` per request, so that it may be created later; `child_networks` is that of `ImageBatches`."""
 
         def charge(session: HostedSession, cpu_s: float) -> None:
             hub().quotas.charge_processor(session.folder.name, cpu_s)
