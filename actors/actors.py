@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import ray
 
-from driftlab.actors.node_host import Failure, Head, NodeHost
+from driftlab.actors.node_host import NodeHost
+from driftlab.actors.wire import pack_head, unpack_call
 from driftlab.determinism import make_deterministic
 from driftlab.platform.core import plugins
 from driftlab.platform.core.registry import import_class
@@ -48,10 +49,11 @@ class NodeHostActor:
         self._host.place(*address, *args)
 
     @ray.method(num_returns=2)
-    def call(self, address: Sequence[Any], *args: Any) -> tuple[Head | Failure, Any]:
-        """Run a verb; the address is one list of plain values, which Ray sends without pickling."""
-        session, epoch, step, kind, name, verb = address
-        return self._host.call(session, epoch, step, NodeId(kind, name), verb, *args)
+    def call(self, packed: bytes, *payloads: Any) -> tuple[bytes, Any]:
+        """Run a verb; return head and payload separately, as the payload can stay on its computer."""
+        (session, epoch, step, kind, name, verb), args = unpack_call(packed, payloads)
+        head, payload = self._host.call(session, epoch, step, NodeId(kind, name), verb, *args)
+        return pack_head(head), payload
 
     @ray.method(num_returns=2)
     def checkpoint(self, session: str, epoch: int, steps: Mapping[NodeId, int]) -> tuple[int, bytes]:

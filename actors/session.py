@@ -21,6 +21,7 @@ from ray import exceptions
 from driftlab.actors import pool
 from driftlab.actors.node_host import Failure, StaleCall
 from driftlab.actors.pool import ActorSlot
+from driftlab.actors.wire import pack_call, unpack_head
 from driftlab.errors import RunError
 from driftlab.platform.core.records import Reply
 from driftlab.platform.sim.session import Job, NodeId
@@ -128,7 +129,7 @@ class RaySession:
             with self._lock:
                 epoch, head = self._epoch, job.head
             try:
-                reply = self._backend.get(head, self._actors)
+                reply = unpack_head(self._backend.get(head, self._actors))
             except exceptions.RayError as error:
                 if not is_loss(error) or attempt == MAX_RECOVERIES:
                     raise RunError(_describe_loss(job, error, attempt)) from error
@@ -194,7 +195,9 @@ class RaySession:
             method = method.options(name=f"Cell {call.node.name}")
         elif self._backend.watched:  # the dashboard lists tasks by this name: run, cell, device and verb
             method = method.options(name=f"{self._backend.run}/{self._key}/{call.node.name}.{call.verb}")
-        head, payload = method.remote([self._key, self._epoch, step, call.node.kind, call.node.name, call.verb], *args)
+        address = self._key, self._epoch, step, call.node.kind, call.node.name, call.verb
+        packed, payloads = pack_call(address, args)
+        head, payload = method.remote(packed, *payloads)
         return head, payload
 
     def _owns(self, arg: Any) -> bool:
