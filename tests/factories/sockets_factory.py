@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+import socket
 from ipaddress import ip_address
-from socket import SOCK_DGRAM
 
 import psutil
+
+SYSTEM_RANDOM = random.SystemRandom()  # tests seed the usual generator
+
+
+def free_ports(count):
+    """List ports below those that the system chooses, so that no other process gets them meanwhile."""
+    ports = SYSTEM_RANDOM.sample(range(20_000, 32_000), 100)
+    return [port for port in ports if is_free(port)][:count]
+
+
+def is_free(port):
+    with contextlib.suppress(OSError), socket.socket() as tried:
+        tried.bind(("", port))
+        return True
+    return False
 
 
 def listening(processes):
     """List the names of processes and the addresses at which they listen."""
     return [
-        (process.name(), socket.laddr)
+        (process.name(), bound.laddr)
         for process in processes
-        for socket in process.net_connections("inet")
-        if socket.status == psutil.CONN_LISTEN or (socket.type == SOCK_DGRAM and socket.laddr)
+        for bound in process.net_connections("inet")
+        if bound.status == psutil.CONN_LISTEN or (bound.type == socket.SOCK_DGRAM and bound.laddr)
     ]
 
 

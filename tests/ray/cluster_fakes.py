@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import time
 from unittest import mock
 
@@ -11,6 +10,7 @@ import psutil
 import ray
 import yaml
 from ray._private.node import Node
+from sockets_factory import free_ports
 
 from driftlab.actors.cluster import PATIENT, unwatched
 
@@ -64,9 +64,7 @@ def growing_cluster(tmp_path, monkeypatch):
         ("RAY_OVERRIDE_NODE_ID_FOR_TESTING", FAKE_HEAD_NODE_ID),
     ):
         monkeypatch.setenv(name, value)
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     address, file = f"{ray.util.get_node_ip_address()}:{port}", tmp_path / "cluster.yaml"
     file.write_text(yaml.safe_dump({**GROWING, "provider": {**GROWING["provider"], "gcs_address": address}}))
     cluster, autoscaler = Cluster(), mock.patch.object(Node, "start_monitor", Node.start_monitor)

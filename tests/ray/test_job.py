@@ -8,7 +8,6 @@ import secrets
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ import psutil
 import pytest
 import yaml
 from documents_factory import TINY
-from sockets_factory import listening, on_network
+from sockets_factory import free_ports, listening, on_network
 
 from driftlab.actors import deploy
 from driftlab.platform.lab.seal import run
@@ -39,16 +38,6 @@ def entrypoint() -> list[str]:
     """Return the words of the command in the file for KubeRay."""
     job, *_ = yaml.safe_load_all((Path(deploy.__file__).parent / "rayjob.yaml").read_text())
     return shlex.split(job["spec"]["entrypoint"])
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def is_listening(address: str) -> bool:

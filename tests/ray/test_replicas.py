@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import threading
 import time
 import urllib.error
@@ -16,6 +15,7 @@ import ray_fakes
 from ray import serve
 from ray.serve.schema import LoggingConfig
 from replica_fakes import ShardEcho
+from sockets_factory import free_ports
 
 from driftlab.serve_apps import deployment
 from driftlab.serve_apps.deployment import ServerArgs, http_options, replicated
@@ -30,9 +30,7 @@ NAMES = [f"{number:016x}" for number in range(24)]  # with 12, one of two replic
 def where(one_ray):
     """The address of Ray Serve, which starts once."""
     one_ray.share(ray_fakes.CLASSES, workers=2)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     where = ServerAddress("127.0.0.1", port)
     serve.start(http_options=http_options(where), logging_config=LoggingConfig(log_level="ERROR"))
     yield where

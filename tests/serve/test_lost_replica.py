@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
 import threading
 import time
@@ -16,6 +15,7 @@ import numpy as np
 import psutil
 import pytest
 from served_factory import ASKED, TOKEN, driftlab, upload
+from sockets_factory import free_ports
 
 from driftlab.platform.field.client import Client, ServerUnavailable
 from driftlab.serve_apps.shards import session_of, shard_of
@@ -30,9 +30,7 @@ pytestmark = pytest.mark.timeout(900)
 @pytest.fixture
 def replicated(tmp_path):
     """A server with two replicas, and its URL."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        words = ["serve", "--replicas", "2", "--port", free.getsockname()[1], "--state-dir", tmp_path / "kept"]
+    words = ["serve", "--replicas", "2", "--port", *free_ports(1), "--state-dir", tmp_path / "kept"]
     with (tmp_path / "said.log").open("w") as log:
         server = driftlab(*words, stdout=subprocess.PIPE, stderr=log)
     try:

@@ -7,7 +7,6 @@ import json
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,7 @@ import psutil
 import pytest
 from pages_factory import invoke
 from served_factory import TOKEN, driftlab
-from sockets_factory import listening, on_network
+from sockets_factory import free_ports, listening, on_network
 
 from driftlab.errors import RequestError
 from driftlab.platform.field.client import Client, ServerUnavailable
@@ -45,9 +44,7 @@ def walk_through():
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     folder = tmp_path_factory.mktemp("served")
     with (folder / "said.log").open("w") as log:
         process = driftlab("serve", "--port", port, "--state-dir", folder / "kept", stdout=subprocess.PIPE, stderr=log)

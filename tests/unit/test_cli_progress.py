@@ -103,11 +103,15 @@ class Heard(Progress):
 def test_a_run_reports_the_training_of_its_network(tmp_path, monkeypatch):
     monkeypatch.setenv("DRIFTLAB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(builds, "WATCH_S", 0.02)
-    noted = []  # step and loss
+    noted, heard = [], Heard()
 
     def keep(recipe, step, loss):
+        """Wait until the first steps are heard."""
         noted.append((step, loss))
         note_step(recipe, step, loss)
+        until_s = time.monotonic() + 60
+        while len(noted) < 5 and step not in {one for _, one, *_ in heard.states} and time.monotonic() < until_s:
+            time.sleep(0.005)
 
     monkeypatch.setattr(pretrain, "note_step", keep)
     document = {
@@ -118,7 +122,6 @@ def test_a_run_reports_the_training_of_its_network(tmp_path, monkeypatch):
         "student": {"network": "tiny_classifier", "pretrain_steps": 200},
         "workloads": [{"name": "signs/town", "duration_s": 1, "fps": 2, "height": 32, "width": 32}],
     }
-    heard = Heard()
     driftlab.run(document, out=tmp_path / "run", progress=heard)
     steps = [step for _, step, of, _ in heard.states]
     assert len(set(steps)) > 3

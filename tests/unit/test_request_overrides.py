@@ -6,7 +6,7 @@ import re
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driftlab.errors import RequestError
@@ -54,12 +54,14 @@ def test_values_keep_their_types(text, value):
     assert (found, type(found)) == (value, type(value))
 
 
+@settings(deadline=None)
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_every_number_that_python_prints_is_read(number):
     found = apply_overrides({"a": 0}, [f"a={number!r}"])["a"]
     assert (found, type(found)) == (number, float)
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_a_text_that_is_written_is_read_again(text):
     document = {text: [text, {"a": f" {text}"}], "b": None}

@@ -164,8 +164,8 @@ def test_a_lost_child_gives_its_batches_back(session, fault, monkeypatch, caplog
                 monkeypatch.setattr(predicting_process, "BATCH_S", 0.5)
             os.kill(process._process.pid, signal.SIGSTOP)
             both = [asyncio.create_task(predicted(process, session, images_of(4))) for _ in range(2)]
-            await asyncio.sleep(0.1)
-            assert process.is_full
+            while not process.is_full:
+                await asyncio.sleep(0)
             if fault == "killed":
                 os.kill(process._process.pid, signal.SIGKILL)
             assert await asyncio.gather(*both) == [None, None]
@@ -233,6 +233,7 @@ def eager(monkeypatch):
     monkeypatch.setattr(batching, "CROWDED_S", 0.0)
     monkeypatch.setattr(batching, "REQUEST_S", 0.0)
     monkeypatch.setattr(batching, "CALM_S", 300.0)
+    monkeypatch.setattr(batching, "LONG_S", float("inf"))
 
 
 async def _crowd(batches, session, count=40):

@@ -18,7 +18,7 @@ from driftlab.serve_apps.hosting import SESSION, SessionMoved
 from driftlab.serve_apps.session_router import SessionRouter
 from driftlab.serve_apps.shards import COUNT, AllShards, HeldShards, replica_of, shard_of
 
-NAMES = [f"{number:016x}" for number in range(12)]
+NAMES = [f"{number:016x}" for number in range(24)]  # of 12, all may be one replica's
 
 
 def ignore(shard):

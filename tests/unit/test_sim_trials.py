@@ -390,12 +390,16 @@ FAULTS = {
 }
 
 
+def limit_s(how: str) -> float:
+    return 0.5 if how == "endless" else 60.0
+
+
 @pytest.mark.parametrize("how", FAULTS)
 class TestFaultyMembers:
     @pytest.mark.slow
     def test_a_faulty_batch_has_a_row_with_the_reason_and_the_device_continues(self, how):
         member = FixedMember(Faulty(how), "shot")
-        loop = run_real(Member("streaming", "local"), member, member_limit_s=0.5, training_batch_limit_s=1.0)
+        loop = run_real(Member("streaming", "local"), member, member_limit_s=limit_s(how), training_batch_limit_s=1.0)
         skipped = [row["skipped"] for row in rows(loop, "adaptations")]
         assert FAULTS[how] in skipped[1]
         assert skipped[0] is None
@@ -405,7 +409,7 @@ class TestFaultyMembers:
     @pytest.mark.parametrize("place", ["device", "server"])
     def test_a_faulty_phase_has_an_update_row_with_the_reason_and_the_device_continues(self, how, place):
         streaming = {"device": factory.ON_DEVICE, "server": factory.ON_SERVER}[place]
-        loop = run_real(streaming, FixedMember(Faulty(how), "shot"), member_limit_s=0.5)
+        loop = run_real(streaming, FixedMember(Faulty(how), "shot"), member_limit_s=limit_s(how))
         first, second = [(row["reason"], row["accepted"]) for row in rows(loop, "updates")][:2]
         assert first == (None, True)
         assert (FAULTS[how] if how != "very_long" else TOO_LATE) in second[0]
