@@ -5,8 +5,10 @@ for all workers: from the end of the first wave of cells, during which Ray start
 but one, after which workers begin to run out of cells. `speedup_with_start` compares the total times, from the first
 line of Python to the end of the last cell. `speedup_of_two_processes` is the speed of two independent processes, the
 limit of the machine; `of_two_processes` is our share of it. `cpu` is the processor time of all processes of a run, from
-the first line of Python to the end of the last cell, over that of one process; `cpu_of_two_processes` is the same over
-the average of two independent processes, as cores that share memory slow each other.
+the first line of Python to the end of the last cell, over that of one process. `cpu_after_start` is that of the
+compared cells, without the start of Ray. `cpu_of_two_processes` and `cpu_of_two_after_start` are the same over the
+average of two independent processes, as cores that share memory slow each other. Each repetition measures all three
+sides, and a ratio is the median of those of the repetitions.
 
 Example: python benchmarks/workers.py --experiment ams-table1 --set "seeds=[0,1]"
 """
@@ -35,20 +37,22 @@ from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.seal import run
 
 class Watch(Progress):
-    ends, cpu_s = [], 0.0
+    ends, cpu_s = [], {}
     def finished(self, cell, reason):
         assert not reason, (cell, reason)
         self.ends.append(time.time())
-        if len(self.ends) == cells:
+        if len(self.ends) in (wave, cells - wave, cells):
             this = psutil.Process()
-            self.cpu_s = sum(sum(one.cpu_times()[:2]) for one in (this, *this.children(recursive=True)))
+            every = this, *this.children(recursive=True)
+            self.cpu_s[len(self.ends)] = sum(sum(one.cpu_times()[:2]) for one in every)
 
 watch, workers, wave, cells = Watch(), int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[6])
 config = dict(workers=workers, placement=sys.argv[5])
 open_backend = InlineBackend if workers == 0 else lambda: RayBackend(ClusterConfig(**config))
 run(*json.loads(sys.argv[1]), out=sys.argv[2], open_backend=open_backend, progress=watch)
-ends = watch.ends
-print(json.dumps({"work_s": ends[-1 - wave] - ends[wave - 1], "cpu_s": watch.cpu_s,
+ends, cpu_s = watch.ends, watch.cpu_s
+print(json.dumps({"work_s": ends[-1 - wave] - ends[wave - 1], "cpu_s": cpu_s[cells],
+                  "work_cpu_s": cpu_s[cells - wave] - cpu_s[wave],
                   "whole_s": ends[-1] - psutil.Process().create_time()}))
 """
 
@@ -106,33 +110,40 @@ if __name__ == "__main__":
     build_networks(experiment)
     if options.experiment:
         grid = CellGrid(options.experiment, len(points_of(experiment)), wave, options.overrides)
-    pairs = [(measure(grid, 0), measure(grid, workers, options.placement)) for _ in range(options.repeats)]
-    apart = [side_by_side(grid, workers) for _ in range(options.repeats)]
-    two_processes = {name: statistics.median(one[name] for one in apart) for name in apart[0]}
+    rounds = [
+        {
+            "one": measure(grid, 0),
+            "ours": measure(grid, workers, options.placement),
+            "two": side_by_side(grid, workers),
+        }
+        for _ in range(options.repeats)
+    ]
 
-    def median(side: int, key: str) -> float:
-        return statistics.median(pair[side][key] for pair in pairs)
+    def median(side: str, key: str) -> float:
+        return statistics.median(sides[side][key] for sides in rounds)
 
-    def speedup(key: str) -> float:
-        return statistics.median(one[key] / two[key] for one, two in pairs)
+    def ratio(key: str, over: str, under: str) -> float:
+        return round(statistics.median(sides[over][key] / sides[under][key] for sides in rounds), 3)
 
-    machine = workers * median(0, "work_s") / two_processes["work_s"]
     line = {
         "benchmark": "workers",
         "experiment": " ".join((options.experiment or "grid", *options.overrides)),
         "placement": options.placement,
         "cells": grid.cells - 2 * wave,
-        "one_process_s": round(median(0, "work_s"), 2),
-        "one_process_cpu_s": round(median(0, "cpu_s"), 2),
-        "two_workers_s": round(median(1, "work_s"), 2),
-        "speedup": round(speedup("work_s"), 3),
+        "repeats": options.repeats,
+        "one_process_s": round(median("one", "work_s"), 2),
+        "one_process_cpu_s": round(median("one", "cpu_s"), 2),
+        "two_workers_s": round(median("ours", "work_s"), 2),
+        "speedup": ratio("work_s", "one", "ours"),
         "goal": 1.7,
-        "speedup_with_start": round(speedup("whole_s"), 3),
-        "speedup_of_two_processes": round(machine, 3),
-        "of_two_processes": round(speedup("work_s") / machine, 3),
+        "speedup_with_start": ratio("whole_s", "one", "ours"),
+        "speedup_of_two_processes": round(workers * ratio("work_s", "one", "two"), 3),
+        "of_two_processes": round(ratio("work_s", "two", "ours") / workers, 3),
         "of_two_processes_goal": 0.95,
-        "cpu": round(1 / speedup("cpu_s"), 3),
-        "cpu_of_two_processes": round(median(1, "cpu_s") / two_processes["cpu_s"], 3),
+        "cpu": ratio("cpu_s", "ours", "one"),
         "cpu_goal": 1.1,
+        "cpu_after_start": ratio("work_cpu_s", "ours", "one"),
+        "cpu_of_two_processes": ratio("cpu_s", "ours", "two"),
+        "cpu_of_two_after_start": ratio("work_cpu_s", "ours", "two"),
     }
     report(line)
