@@ -42,7 +42,7 @@ def _pack(value: Any) -> bytes:
     """Pickle a value; classes that the other process cannot import travel with it, which takes longer."""
     with contextlib.suppress(*UNPICKLABLE):
         packed = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-        if b"__main__" not in packed:
+        if b"__main__" not in packed:  # the name of a script's module, which is another one in the other process
             return packed
     travelling: bytes = cloudpickle.dumps(value)
     return travelling
