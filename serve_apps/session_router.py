@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
-from driftlab.serve_apps.shards import shard_of_request
+from driftlab.serve_apps.shards import COUNT, shard_of_request
 
 REPLICA, SHARDS = "replica", "shards"  # keys of a replica's report to routers; the first is an argument of calls, too
 
@@ -16,7 +17,8 @@ REPLICA, SHARDS = "replica", "shards"  # keys of a replica's report to routers; 
 class SessionRouter(RequestRouter):
     """Routes by the session in a request's path.
 
-    Any replica with shards may open a session; all other requests without a session go to that of shard 0.
+    A session is opened by the replica of a random shard: of several candidates without open requests Serve takes the
+    same one each time. All other requests without a session go to the replica of shard 0.
     """
 
     async def choose_replicas(
@@ -41,4 +43,5 @@ def condition_of(request: PendingRequest) -> Callable[[Mapping[str, Any]], bool]
     if request.args and isinstance(request.args[0], bytes):
         scope = pickle.loads(request.args[0]).asgi_scope  # pickled by Serve's proxy, not by the client
         shard = shard_of_request(scope["path"], scope.get("method"))
-    return lambda reported: shard in reported.get(SHARDS, ()) if shard is not None else bool(reported.get(SHARDS))
+    wanted = secrets.randbelow(COUNT) if shard is None else shard
+    return lambda reported: wanted in reported.get(SHARDS, ())

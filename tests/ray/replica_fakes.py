@@ -32,7 +32,8 @@ class ShardEcho:
         return {REPLICA: self.shards.name, SHARDS: self.shards.numbers}
 
     async def __call__(self, request):
-        if not self.shards.holds(session_of(request.url.path)):
+        session = session_of(request.url.path)
+        if session is not None and not self.shards.holds(session):
             return Response(status_code=503)
         await asyncio.sleep(float(request.query_params.get("hold_s", 0)))
         return [self.shards.name, os.getpid(), len(self.shards.held)]

@@ -62,6 +62,12 @@ def ask(url, name, hold_s=0):
             time.sleep(0.1)
 
 
+def opener(url):
+    """Return the name of the replica that opens a new session."""
+    with urllib.request.urlopen(f"{url}/sessions", data=b"", timeout=LIMIT_S) as reply:
+        return json.load(reply)[0]
+
+
 def settled(url, count):
     """Return the reply for each session, once so many replicas hold all shards."""
     deadline = time.monotonic() + LIMIT_S
@@ -78,6 +84,7 @@ def test_a_session_keeps_its_replica_and_a_lost_one_is_replaced(run):
     url = run(replicas=2)
     first = settled(url, 2)
     assert {name: ask(url, name) for name in NAMES} == first
+    assert {opener(url) for _ in NAMES} == {replica for replica, _, _ in first.values()}
     lost = first[NAMES[0]][1]
     os.kill(lost, signal.SIGKILL)
     while (after := settled(url, 2)) == first:

@@ -223,8 +223,15 @@ def test_requests_of_a_session_go_to_the_replica_of_its_shard(name):
     assert chosen(over_http(f"/sessions/{name}/live", kind="websocket")) == own
 
 
-def test_new_sessions_go_to_any_replica_with_shards_and_other_requests_to_the_first():
-    assert chosen(over_http("/sessions", "POST")) == ["even", "odd"]
+def test_new_sessions_are_divided_over_the_replicas_with_shards():
+    """Serve takes the first of several candidates, so the router names one, by chance."""
+    found = [chosen(over_http("/sessions", "POST")) for _ in range(200)]
+    assert {len(candidates) for candidates in found} == {1}
+    assert 50 < found.count(["even"]) < 150  # 7 standard deviations
+    assert found.count(["even"]) + found.count(["odd"]) == len(found)
+
+
+def test_other_requests_go_to_the_replica_of_shard_0():
     for path in ("/", "/sessions", "/metrics", "/healthz", "/demo"):
         assert chosen(over_http(path)) == ["even"]
     assert chosen(replica="new") == ["new"]
