@@ -17,8 +17,8 @@ REPLICA, SHARDS = "replica", "shards"  # keys of a replica's report to routers; 
 class SessionRouter(RequestRouter):
     """Routes by the session in a request's path.
 
-    A session is opened by the replica of a random shard: of several candidates without open requests Serve takes the
-    same one each time. All other requests without a session go to the replica of shard 0.
+    A new session goes to the replica of a random shard, as Serve takes the first of several candidates with equal
+    queues. All other requests without a session go to the replica of shard 0.
     """
 
     async def choose_replicas(

@@ -224,7 +224,7 @@ def test_requests_of_a_session_go_to_the_replica_of_its_shard(name):
 
 
 def test_new_sessions_are_divided_over_the_replicas_with_shards():
-    """Serve takes the first of several candidates, so the router names one, by chance."""
+    """With equal queues Serve takes the first of several candidates, so the router names one, by chance."""
     found = [chosen(over_http("/sessions", "POST")) for _ in range(200)]
     assert {len(candidates) for candidates in found} == {1}
     assert 50 < found.count(["even"]) < 150  # 7 standard deviations
