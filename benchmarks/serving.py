@@ -9,8 +9,8 @@
 * sessions: the number of sessions that the measured rounds per second can serve at an interval of 10 s, and the number
   that two cores can serve by the processor time of a round. Goal: 100.
 * replicas: images per second of two sessions on two replicas, against two on one of them, in turn; then the same with
-  Ray Serve's proxies, as on a cluster. The network takes most of the time. Goal: at least 1.7 times. One process that
-  only predicts, and two of them, show the limit of the computer.
+  Ray Serve's proxies, as on a cluster. The network of --heavy-network takes most of the time. Goal: at least 1.7
+  times. One process that only predicts, and two of them, show the limit of the computer.
 * camera: time from a frame to its prediction on a device, against a loop of camera and network. Goal: at most 1.1.
 """
 
@@ -68,7 +68,6 @@ CORES = 2
 CLIENTS = str(Path(__file__).with_name("_clients.py"))
 SIZE = (32, 48)
 PARTS = ("predictions", "http", "camera", "sessions", "replicas")
-LARGE, LARGE_NETWORK = (480, 640), "deeplabv3_mobilenet_v2"  # .1 s an image; proxy and clients share the cores
 GOALS = {"more_ms": 3.0, "throughput": 0.5, "throughput_of_eight": 0.9, "sessions": 100, "camera": 1.1, "replicas": 1.7}
 PIXELS = {"Content-Type": "application/x-rgb", "Accept": "application/octet-stream"}
 FORMATS: tuple[tuple[str, int, dict[str, str]], ...] = (("png", 1, {}), ("pixels", 1, PIXELS), ("pixels", 8, PIXELS))
@@ -183,7 +182,7 @@ def bare(session: HostedSession, image: np.ndarray[Any, Any], clients: int, requ
 def predictions(
     url: str, folder: Path, echo: Callable[[], str] | None, options: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
-    height, width = map(int, options.size.split("x"))
+    height, width = size_of(options.size)
     client, requests, size = Client(url, TOKEN, timeout_s=BUILD_S), options.requests, (height, width)
     wanted = session_request(options.network, size=size)
     opened = client.ask_json("POST", "/sessions", wanted)
@@ -247,6 +246,12 @@ def http(clients: int, requests: int) -> dict[str, Any]:
     return {"benchmark": "serving-http", "clients": clients, **rounded(found), "cpu_ms": round(found["cpu_ms"], 4)}
 
 
+def size_of(text: str) -> tuple[int, int]:
+    """Parse HEIGHTxWIDTH."""
+    height, width = map(int, text.split("x"))
+    return height, width
+
+
 def medians(found: Sequence[dict[str, float]]) -> dict[str, float]:
     return {name: statistics.median(one[name] for one in found) for name in found[0]}
 
@@ -258,7 +263,18 @@ def rounded(found: dict[str, float]) -> dict[str, float]:
 # Replicas ------------------------------------------------------------------------------------------------------------
 
 
-def replicas(folder: Path, requests: int, proxies: bool) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Heavy:
+    """A network and the size of its images, for which a forward pass takes most of the time."""
+
+    network: str
+    size: tuple[int, int]
+
+    def request(self) -> dict[str, Any]:
+        return session_request(self.network, size=self.size)
+
+
+def replicas(folder: Path, heavy: Heavy, requests: int, proxies: bool) -> dict[str, Any]:
     """Return the speed of two replicas over that of one of them, with Ray Serve's proxies or without.
 
     Two processes that only predict show the limit of the computer.
@@ -272,12 +288,12 @@ def replicas(folder: Path, requests: int, proxies: bool) -> dict[str, Any]:
     args = deployment.ServerArgs(state_dir=str(state), token=TOKEN, rate_limit=RATE, replicas=2, max_replicas=most)
     pool = ProcessPoolExecutor(2, get_context("spawn"), use_one_thread)
     with deployment.serving(args, where), pool as processes:
-        (one, beside), (other, *_) = _sessions_of_replicas(state, where)
+        (one, beside), (other, *_) = _sessions_of_replicas(state, heavy, where)
         sides: dict[str, Callable[[], float]] = {
             "two": lambda: _speed_of((one, other), requests),
-            "two_bare": lambda: _bare_speed(processes, folder, [requests, requests]),
+            "two_bare": lambda: _bare_speed(processes, folder, heavy, [requests, requests]),
             "one": lambda: _speed_of((one, beside), requests),
-            "one_bare": lambda: _bare_speed(processes, folder, [2 * requests]),
+            "one_bare": lambda: _bare_speed(processes, folder, heavy, [2 * requests]),
         }
         sides["two"](), sides["two_bare"]()  # warm up
         rounds = [{side: speed() for side, speed in sides.items()} for _ in range(REPLICA_ROUNDS)]
@@ -286,6 +302,8 @@ def replicas(folder: Path, requests: int, proxies: bool) -> dict[str, Any]:
     bare = sorted(found["two_bare"] / found["one_bare"] for found in rounds)
     return {
         "benchmark": "serving-replicas",
+        "network": heavy.network,
+        "size": "x".join(map(str, heavy.size)),
         "proxies": proxies,
         "per_s": per_s,
         "speedups": [round(speedup, 2) for speedup in ours],
@@ -296,14 +314,14 @@ def replicas(folder: Path, requests: int, proxies: bool) -> dict[str, Any]:
     }
 
 
-def _bare_speed(pool: ProcessPoolExecutor, folder: Path, images: Sequence[int]) -> float:
+def _bare_speed(pool: ProcessPoolExecutor, folder: Path, heavy: Heavy, images: Sequence[int]) -> float:
     """Return the images per second of processes that only predict, each so many images."""
-    return sum(pool.map(_predict_large, [folder] * len(images), images))
+    return sum(pool.map(_predict_bare, itertools.repeat(folder), itertools.repeat(heavy), images))
 
 
-def _predict_large(folder: Path, images: int) -> float:
+def _predict_bare(folder: Path, heavy: Heavy, images: int) -> float:
     """Predict in a process of a pool; return the images per second."""
-    session, image = _large_session(folder / f"bare-{os.getpid()}"), np.zeros((1, *LARGE, 3), np.uint8)
+    session, image = _bare_session(folder / f"bare-{os.getpid()}", heavy), np.zeros((1, *heavy.size, 3), np.uint8)
     began_s = time.perf_counter()
     for _ in range(images):
         session.predict(image)
@@ -311,15 +329,15 @@ def _predict_large(folder: Path, images: int) -> float:
 
 
 @cache
-def _large_session(folder: Path) -> HostedSession:
+def _bare_session(folder: Path, heavy: Heavy) -> HostedSession:
     """Return the session of this process."""
     keep_freed_memory()
-    session = HostedSession(folder, parse_session_request(session_request(LARGE_NETWORK, size=LARGE)))
-    session.predict(np.zeros((1, *LARGE, 3), np.uint8))
+    session = HostedSession(folder, parse_session_request(heavy.request()))
+    session.predict(np.zeros((1, *heavy.size, 3), np.uint8))
     return session
 
 
-def _sessions_of_replicas(folder: Path, where: ServerAddress) -> list[list[Posted]]:
+def _sessions_of_replicas(folder: Path, heavy: Heavy, where: ServerAddress) -> list[list[Posted]]:
     """Open sessions until each of two replicas has two; return a request for each."""
     from driftlab.serve_apps.shards import replica_of, shard_of
 
@@ -327,8 +345,8 @@ def _sessions_of_replicas(folder: Path, where: ServerAddress) -> list[list[Poste
     living = {file.name.removeprefix("replica-")[:16] for file in folder.glob("replica-*")}
     sent: dict[str, list[Posted]] = {name: [] for name in living}
     while min(map(len, sent.values())) < 2:
-        opened = client.ask_json("POST", "/sessions", session_request(LARGE_NETWORK, size=LARGE))
-        body = rng_for(0, "benchmark").integers(0, 255, (*LARGE, 3)).astype(np.uint8).tobytes()
+        opened = client.ask_json("POST", "/sessions", heavy.request())
+        body = rng_for(0, "benchmark").integers(0, 255, (*heavy.size, 3)).astype(np.uint8).tobytes()
         owned = {"Authorization": f"Bearer {opened['token']}", **PIXELS}
         of = sent[replica_of(shard_of(opened["id"]), living)]
         of.append(Posted(where.url, f"/sessions/{opened['id']}/predict", body, owned))
@@ -453,6 +471,8 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 10, 50])
     parser.add_argument("--size", default="x".join(map(str, SIZE)), help="HEIGHTxWIDTH of the images")
     parser.add_argument("--network", default="half", help="student that predicts the images")
+    parser.add_argument("--heavy-network", default="deeplabv3_mobilenet_v2", help="student of the part `replicas`")
+    parser.add_argument("--heavy-size", default="480x640", help="HEIGHTxWIDTH of its images; a pass takes .1 s")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="parts to measure")
     parser.add_argument("--sessions", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=20.0)
@@ -470,8 +490,9 @@ def main() -> None:
         if "http" in options.parts:
             report(http(max(options.clients), options.requests))
         if "replicas" in options.parts:
+            heavy = Heavy(options.heavy_network, size_of(options.heavy_size))
             for proxies in (False, True):
-                report(replicas(folder, max(4, options.requests // 10), proxies))
+                report(replicas(folder, heavy, max(4, options.requests // 10), proxies))
         with serving(folder / "kept", options.sessions + 2) as (url, echo):
             for line in predictions(url, folder, echo, options) if "predictions" in options.parts else ():
                 report(line)
