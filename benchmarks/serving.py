@@ -21,6 +21,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import socket
 import statistics
 import subprocess
@@ -43,6 +44,7 @@ import psutil
 from _shared import options_of, report
 from starlette.types import Receive, Scope, Send
 
+from driftlab.errors import DriftlabError
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.field.agent import Agent
 from driftlab.platform.field.client import BUILD_S, Client
@@ -50,6 +52,7 @@ from driftlab.platform.field.messages import SampleMessage
 from driftlab.platform.field.request import parse_session_request
 from driftlab.platform.field.ticket import join
 from driftlab.platform.lab.seal import create_run
+from driftlab.platform.networks.named import task_of
 from driftlab.platform.sim.host import keep_freed_memory, use_one_thread
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import pack
@@ -182,7 +185,7 @@ def bare(session: HostedSession, image: np.ndarray[Any, Any], clients: int, requ
 def predictions(
     url: str, folder: Path, echo: Callable[[], str] | None, options: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
-    height, width = size_of(options.size)
+    height, width = options.size
     client, requests, size = Client(url, TOKEN, timeout_s=BUILD_S), options.requests, (height, width)
     wanted = session_request(options.network, size=size)
     opened = client.ask_json("POST", "/sessions", wanted)
@@ -213,7 +216,7 @@ def predictions(
             "format": form,
             "images": count,
             "network": options.network,
-            "size": options.size,
+            "size": "x".join(map(str, options.size)),
             **rounded(ours),
             "bare": rounded(alone),
             "echo": rounded(other),
@@ -248,8 +251,9 @@ def http(clients: int, requests: int) -> dict[str, Any]:
 
 def size_of(text: str) -> tuple[int, int]:
     """Parse HEIGHTxWIDTH."""
-    height, width = map(int, text.split("x"))
-    return height, width
+    if not (found := re.fullmatch(r"(\d+)x(\d+)", text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not HEIGHTxWIDTH, such as 32x48")
+    return int(found[1]), int(found[2])
 
 
 def medians(found: Sequence[dict[str, float]]) -> dict[str, float]:
@@ -469,10 +473,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 10, 50])
-    parser.add_argument("--size", default="x".join(map(str, SIZE)), help="HEIGHTxWIDTH of the images")
+    parser.add_argument("--size", type=size_of, default=SIZE, help="HEIGHTxWIDTH of the images")
     parser.add_argument("--network", default="half", help="student that predicts the images")
     parser.add_argument("--heavy-network", default="deeplabv3_mobilenet_v2", help="student of the part `replicas`")
-    parser.add_argument("--heavy-size", default="480x640", help="HEIGHTxWIDTH of its images; a pass takes .1 s")
+    parser.add_argument("--heavy-size", type=size_of, default="480x640", help="HEIGHTxWIDTH of its images")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="parts to measure")
     parser.add_argument("--sessions", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=20.0)
@@ -484,13 +488,19 @@ def main() -> None:
     quick = {"loaded_s": 0.0, "requests": 2, "clients": [2], "sessions": 1, "seconds": 0.5, "rounds": 1}
     quick |= {"server": "uvicorn", "parts": PARTS[:-1]}
     options = options_of(parser, **quick)
+    for network, size in ((options.network, options.size), (options.heavy_network, options.heavy_size)):
+        try:
+            task_of(network)
+            parse_session_request(session_request(network, size=size))
+        except DriftlabError as error:
+            parser.error(str(error))
     with tempfile.TemporaryDirectory(prefix="driftlab-bench-", ignore_cleanup_errors=True) as place:
         folder = Path(place)
         serving = on_serve if options.server == "serve" else on_uvicorn
         if "http" in options.parts:
             report(http(max(options.clients), options.requests))
         if "replicas" in options.parts:
-            heavy = Heavy(options.heavy_network, size_of(options.heavy_size))
+            heavy = Heavy(options.heavy_network, options.heavy_size)
             for proxies in (False, True):
                 report(replicas(folder, heavy, max(4, options.requests // 10), proxies))
         with serving(folder / "kept", options.sessions + 2) as (url, echo):
