@@ -28,7 +28,7 @@ LIMIT_S = 120
 GONE_S = 5.0  # limit for all processes to end after the driver was killed
 SAID_S = 2.0  # limit for the message about a signal; it is immediate unless the computer is busy
 STOPPED_S = 10.0  # limit for the run to end after a signal
-LOST_S = 10.0  # limit for the message about the loss of Ray
+LOST_S = 30.0  # limit for the message about the loss of Ray, half of the time that Ray gets for its start
 HELD = """
 import time
 from dataclasses import dataclass
