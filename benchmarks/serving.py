@@ -9,8 +9,8 @@
 * sessions: the number of sessions that the measured rounds per second can serve at an interval of 10 s, and the number
   that two cores can serve by the processor time of a round. Goal: 100.
 * replicas: images per second of two sessions on two replicas, against two on one of them, in turn; then the same with
-  Ray Serve's proxies, as on a cluster. The network of --heavy-network takes most of the time. Goal: at least 1.7
-  times. One process that only predicts, and two of them, show the limit of the computer.
+  Ray Serve's proxies, as on a cluster. The network takes most of the time. Goal: at least 1.7 times. One process that
+  only predicts, and two of them, show the limit of the computer.
 * camera: time from a frame to its prediction on a device, against a loop of camera and network. Goal: at most 1.1.
 """
 
@@ -19,13 +19,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import json
 import os
 import re
 import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -41,6 +38,7 @@ from unittest import mock
 import cv2
 import numpy as np
 import psutil
+from _load import Posted, measure_requests, server_cpu_s
 from _shared import options_of, report
 from starlette.types import Receive, Scope, Send
 
@@ -68,7 +66,6 @@ ROUNDS = 3  # of interleaved measurements
 REPLICA_ROUNDS = 5  # of one replica, two, and processes without a server
 BETWEEN_S = 0.15  # bursts of requests before those that are measured: a session may send so many bytes per second
 CORES = 2
-CLIENTS = str(Path(__file__).with_name("_clients.py"))
 SIZE = (32, 48)
 PARTS = ("predictions", "http", "camera", "sessions", "replicas")
 GOALS = {"more_ms": 3.0, "throughput": 0.5, "throughput_of_eight": 0.9, "sessions": 100, "camera": 1.1, "replicas": 1.7}
@@ -76,11 +73,43 @@ PIXELS = {"Content-Type": "application/x-rgb", "Accept": "application/octet-stre
 FORMATS: tuple[tuple[str, int, dict[str, str]], ...] = (("png", 1, {}), ("pixels", 1, PIXELS), ("pixels", 8, PIXELS))
 
 
-def session_request(
-    network: str = "half", duration_s: float = 86_400.0, fps: float = 4.0, size: tuple[int, int] = SIZE
-) -> dict[str, Any]:
-    stream = {"name": "streets/running", "duration_s": duration_s, "fps": fps, "height": size[0], "width": size[1]}
-    return {"system": "ams", "workload": stream, "student": {"network": network, "pretrain_steps": 2}}
+@dataclass(frozen=True)
+class Student:
+    """A network that predicts images, and their size."""
+
+    network: str = "half"
+    size: tuple[int, int] = SIZE
+
+    def request(self, duration_s: float = 86_400.0, fps: float = 4.0) -> dict[str, Any]:
+        """Return the request for a session."""
+        height, width = self.size
+        stream = {"name": "streets/running", "duration_s": duration_s, "fps": fps, "height": height, "width": width}
+        return {"system": "ams", "workload": stream, "student": {"network": self.network, "pretrain_steps": 2}}
+
+    def printed(self) -> dict[str, str]:
+        """Return the columns of a line."""
+        return {"network": self.network, "size": "x".join(map(str, self.size))}
+
+
+SMALL, LARGE = Student(), Student("deeplabv3_mobilenet_v2", (480, 640))  # the large one needs .1 s for an image
+
+
+def size_of(text: str) -> tuple[int, int]:
+    """Parse HEIGHTxWIDTH."""
+    if not (found := re.fullmatch(r"(\d+)x(\d+)", text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not HEIGHTxWIDTH, such as 32x48")
+    return int(found[1]), int(found[2])
+
+
+def student_of(parser: argparse.ArgumentParser, options: argparse.Namespace, default: Student) -> Student:
+    """Return the student of these options, if a server accepts it."""
+    student = Student(options.network or default.network, options.size or default.size)
+    try:
+        task_of(student.network)
+        parse_session_request(student.request())
+    except DriftlabError as error:
+        parser.error(str(error))
+    return student
 
 
 @contextlib.contextmanager
@@ -130,44 +159,6 @@ def on_uvicorn(folder: Path, sessions: int) -> Iterator[tuple[str, Callable[[], 
 # Predictions ----------------------------------------------------------------------------------------------------------
 
 
-def server_cpu_s() -> float:
-    """Return the processor time of the child processes, and of this one if it is the server: without Ray."""
-    names, used_s = [], []
-    for one in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
-            names.append(one.name())
-            used_s.append(sum(one.cpu_times()[:2]))
-    return sum(used_s) + (0.0 if "raylet" in names else time.process_time())
-
-
-@dataclass(frozen=True)
-class Posted:
-    """A request for predictions: its body, its headers and the number of its images."""
-
-    url: str
-    path: str
-    body: bytes
-    headers: dict[str, str]
-    images: int = 1
-
-
-def measure_requests(sent: Posted, clients: int, requests: int) -> dict[str, float]:
-    """Send requests from several clients at once; return the rate of images, and their times."""
-    head = f"POST {sent.path} HTTP/1.1\r\nHost: server\r\nContent-Length: {len(sent.body)}\r\n"
-    head += "".join(f"{name}: {value}\r\n" for name, value in sent.headers.items())
-    message, each = f"{head}\r\n".encode() + sent.body, max(1, requests // clients // sent.images)
-    port = int(sent.url.rpartition(":")[2])
-    asked = {"port": port, "bytes": len(message), "clients": clients, "requests": each}
-    cpu_s = server_cpu_s()
-    given = json.dumps(asked).encode() + b"\n" + message
-    done = subprocess.run([sys.executable, CLIENTS], input=given, stdout=subprocess.PIPE, check=True, timeout=600)
-    cpu_s, found = server_cpu_s() - cpu_s, json.loads(done.stdout)
-    took_s = found["took_s"]
-    per_s = sent.images * len(took_s) / found["seconds"]
-    times_ms = {f"p{q}_ms": float(np.percentile(took_s, q)) * 1e3 for q in (50, 99)}
-    return {"per_s": per_s, **times_ms, "cpu_ms": max(1e-6, cpu_s) / len(took_s) / sent.images * 1e3}
-
-
 def bare(session: HostedSession, image: np.ndarray[Any, Any], clients: int, requests: int) -> dict[str, float]:
     """Predict as many images in this process, in batches as large as the clients allow."""
     batch = min(clients, BATCH)
@@ -183,13 +174,11 @@ def bare(session: HostedSession, image: np.ndarray[Any, Any], clients: int, requ
 
 
 def predictions(
-    url: str, folder: Path, echo: Callable[[], str] | None, options: argparse.Namespace
+    url: str, folder: Path, echo: Callable[[], str] | None, student: Student, options: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
-    height, width = options.size
-    client, requests, size = Client(url, TOKEN, timeout_s=BUILD_S), options.requests, (height, width)
-    wanted = session_request(options.network, size=size)
+    client, requests, wanted = Client(url, TOKEN, timeout_s=BUILD_S), options.requests, student.request()
     opened = client.ask_json("POST", "/sessions", wanted)
-    image = rng_for(0, "benchmark").integers(0, 255, (*size, 3)).astype(np.uint8)
+    image = rng_for(0, "benchmark").integers(0, 255, (*student.size, 3)).astype(np.uint8)
     encoded, echoed = cv2.imencode(".png", image)[1].tobytes(), None if echo is None else echo()
     session = HostedSession(folder / "bare", parse_session_request(wanted))
     loaded_s = options.loaded_s
@@ -215,8 +204,7 @@ def predictions(
             "clients": clients,
             "format": form,
             "images": count,
-            "network": options.network,
-            "size": "x".join(map(str, options.size)),
+            **student.printed(),
             **rounded(ours),
             "bare": rounded(alone),
             "echo": rounded(other),
@@ -249,13 +237,6 @@ def http(clients: int, requests: int) -> dict[str, Any]:
     return {"benchmark": "serving-http", "clients": clients, **rounded(found), "cpu_ms": round(found["cpu_ms"], 4)}
 
 
-def size_of(text: str) -> tuple[int, int]:
-    """Parse HEIGHTxWIDTH."""
-    if not (found := re.fullmatch(r"(\d+)x(\d+)", text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not HEIGHTxWIDTH, such as 32x48")
-    return int(found[1]), int(found[2])
-
-
 def medians(found: Sequence[dict[str, float]]) -> dict[str, float]:
     return {name: statistics.median(one[name] for one in found) for name in found[0]}
 
@@ -267,18 +248,7 @@ def rounded(found: dict[str, float]) -> dict[str, float]:
 # Replicas ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Heavy:
-    """A network and the size of its images, for which a forward pass takes most of the time."""
-
-    network: str
-    size: tuple[int, int]
-
-    def request(self) -> dict[str, Any]:
-        return session_request(self.network, size=self.size)
-
-
-def replicas(folder: Path, heavy: Heavy, requests: int, proxies: bool) -> dict[str, Any]:
+def replicas(folder: Path, student: Student, requests: int, proxies: bool) -> dict[str, Any]:
     """Return the speed of two replicas over that of one of them, with Ray Serve's proxies or without.
 
     Two processes that only predict show the limit of the computer.
@@ -292,12 +262,12 @@ def replicas(folder: Path, heavy: Heavy, requests: int, proxies: bool) -> dict[s
     args = deployment.ServerArgs(state_dir=str(state), token=TOKEN, rate_limit=RATE, replicas=2, max_replicas=most)
     pool = ProcessPoolExecutor(2, get_context("spawn"), use_one_thread)
     with deployment.serving(args, where), pool as processes:
-        (one, beside), (other, *_) = _sessions_of_replicas(state, heavy, where)
+        (one, beside), (other, *_) = _sessions_of_replicas(state, student, where)
         sides: dict[str, Callable[[], float]] = {
             "two": lambda: _speed_of((one, other), requests),
-            "two_bare": lambda: _bare_speed(processes, folder, heavy, [requests, requests]),
+            "two_bare": lambda: _bare_speed(processes, folder, student, [requests, requests]),
             "one": lambda: _speed_of((one, beside), requests),
-            "one_bare": lambda: _bare_speed(processes, folder, heavy, [2 * requests]),
+            "one_bare": lambda: _bare_speed(processes, folder, student, [2 * requests]),
         }
         sides["two"](), sides["two_bare"]()  # warm up
         rounds = [{side: speed() for side, speed in sides.items()} for _ in range(REPLICA_ROUNDS)]
@@ -306,8 +276,7 @@ def replicas(folder: Path, heavy: Heavy, requests: int, proxies: bool) -> dict[s
     bare = sorted(found["two_bare"] / found["one_bare"] for found in rounds)
     return {
         "benchmark": "serving-replicas",
-        "network": heavy.network,
-        "size": "x".join(map(str, heavy.size)),
+        **student.printed(),
         "proxies": proxies,
         "per_s": per_s,
         "speedups": [round(speedup, 2) for speedup in ours],
@@ -318,14 +287,14 @@ def replicas(folder: Path, heavy: Heavy, requests: int, proxies: bool) -> dict[s
     }
 
 
-def _bare_speed(pool: ProcessPoolExecutor, folder: Path, heavy: Heavy, images: Sequence[int]) -> float:
+def _bare_speed(pool: ProcessPoolExecutor, folder: Path, student: Student, images: Sequence[int]) -> float:
     """Return the images per second of processes that only predict, each so many images."""
-    return sum(pool.map(_predict_bare, itertools.repeat(folder), itertools.repeat(heavy), images))
+    return sum(pool.map(_predict_bare, itertools.repeat(folder), itertools.repeat(student), images))
 
 
-def _predict_bare(folder: Path, heavy: Heavy, images: int) -> float:
+def _predict_bare(folder: Path, student: Student, images: int) -> float:
     """Predict in a process of a pool; return the images per second."""
-    session, image = _bare_session(folder / f"bare-{os.getpid()}", heavy), np.zeros((1, *heavy.size, 3), np.uint8)
+    session, image = _bare_session(folder / f"bare-{os.getpid()}", student), np.zeros((1, *student.size, 3), np.uint8)
     began_s = time.perf_counter()
     for _ in range(images):
         session.predict(image)
@@ -333,15 +302,15 @@ def _predict_bare(folder: Path, heavy: Heavy, images: int) -> float:
 
 
 @cache
-def _bare_session(folder: Path, heavy: Heavy) -> HostedSession:
+def _bare_session(folder: Path, student: Student) -> HostedSession:
     """Return the session of this process."""
     keep_freed_memory()
-    session = HostedSession(folder, parse_session_request(heavy.request()))
-    session.predict(np.zeros((1, *heavy.size, 3), np.uint8))
+    session = HostedSession(folder, parse_session_request(student.request()))
+    session.predict(np.zeros((1, *student.size, 3), np.uint8))
     return session
 
 
-def _sessions_of_replicas(folder: Path, heavy: Heavy, where: ServerAddress) -> list[list[Posted]]:
+def _sessions_of_replicas(folder: Path, student: Student, where: ServerAddress) -> list[list[Posted]]:
     """Open sessions until each of two replicas has two; return a request for each."""
     from driftlab.serve_apps.shards import replica_of, shard_of
 
@@ -349,8 +318,8 @@ def _sessions_of_replicas(folder: Path, heavy: Heavy, where: ServerAddress) -> l
     living = {file.name.removeprefix("replica-")[:16] for file in folder.glob("replica-*")}
     sent: dict[str, list[Posted]] = {name: [] for name in living}
     while min(map(len, sent.values())) < 2:
-        opened = client.ask_json("POST", "/sessions", heavy.request())
-        body = rng_for(0, "benchmark").integers(0, 255, (*heavy.size, 3)).astype(np.uint8).tobytes()
+        opened = client.ask_json("POST", "/sessions", student.request())
+        body = rng_for(0, "benchmark").integers(0, 255, (*student.size, 3)).astype(np.uint8).tobytes()
         owned = {"Authorization": f"Bearer {opened['token']}", **PIXELS}
         of = sent[replica_of(shard_of(opened["id"]), living)]
         of.append(Posted(where.url, f"/sessions/{opened['id']}/predict", body, owned))
@@ -385,7 +354,7 @@ def idle_cores(seconds: float = 5.0) -> float:
 
 def bare_round_s(folder: Path, rounds: int) -> float:
     """Return the processor time of a round in this process, without a server; the first round is left out."""
-    session, took_s = HostedSession(folder / "rounds", parse_session_request(session_request())), []
+    session, took_s = HostedSession(folder / "rounds", parse_session_request(SMALL.request())), []
     for number in range(1, rounds + 2):
         session.upload(upload(number))
         cpu_s = time.process_time()
@@ -397,7 +366,7 @@ def bare_round_s(folder: Path, rounds: int) -> float:
 def sessions(url: str, folder: Path, count: int, seconds: float, rounds_alone: int) -> dict[str, Any]:
     """Keep an upload waiting in each of some sessions, and count the server's rounds."""
     client, waits_s, rounds = Client(url, TOKEN), [], 0
-    names = [client.ask_json("POST", "/sessions", session_request())["id"] for _ in range(count)]
+    names = [client.ask_json("POST", "/sessions", SMALL.request())["id"] for _ in range(count)]
     for name in names:  # the first round of a session builds its learner
         client.ask("POST", f"/sessions/{name}/uploads", upload(1))
         client.ask("GET", f"/sessions/{name}/updates?after=0&hold_s=30")
@@ -446,7 +415,7 @@ def sessions(url: str, folder: Path, count: int, seconds: float, rounds_alone: i
 
 def camera(url: str, folder: Path, seconds: float) -> dict[str, Any]:
     """Play a stream on a device, and the same frames in a loop of camera and network alone."""
-    agent = Agent(join(url, TOKEN, parse_session_request(session_request(duration_s=seconds, fps=8.0))))
+    agent = Agent(join(url, TOKEN, parse_session_request(SMALL.request(duration_s=seconds, fps=8.0))))
     with create_run(agent.cell.experiment, folder / "run") as directory:
         agent.begin(directory)
         our_cpu_s = time.thread_time()
@@ -473,10 +442,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 10, 50])
-    parser.add_argument("--size", type=size_of, default=SIZE, help="HEIGHTxWIDTH of the images")
-    parser.add_argument("--network", default="half", help="student that predicts the images")
-    parser.add_argument("--heavy-network", default="deeplabv3_mobilenet_v2", help="student of the part `replicas`")
-    parser.add_argument("--heavy-size", type=size_of, default="480x640", help="HEIGHTxWIDTH of its images")
+    parser.add_argument("--size", type=size_of, help="HEIGHTxWIDTH of images; 32x48, for replicas 480x640")
+    parser.add_argument("--network", help="student; half, for replicas deeplabv3_mobilenet_v2")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="parts to measure")
     parser.add_argument("--sessions", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=20.0)
@@ -488,23 +455,17 @@ def main() -> None:
     quick = {"loaded_s": 0.0, "requests": 2, "clients": [2], "sessions": 1, "seconds": 0.5, "rounds": 1}
     quick |= {"server": "uvicorn", "parts": PARTS[:-1]}
     options = options_of(parser, **quick)
-    for network, size in ((options.network, options.size), (options.heavy_network, options.heavy_size)):
-        try:
-            task_of(network)
-            parse_session_request(session_request(network, size=size))
-        except DriftlabError as error:
-            parser.error(str(error))
+    small, large = (student_of(parser, options, default) for default in (SMALL, LARGE))
     with tempfile.TemporaryDirectory(prefix="driftlab-bench-", ignore_cleanup_errors=True) as place:
         folder = Path(place)
         serving = on_serve if options.server == "serve" else on_uvicorn
         if "http" in options.parts:
             report(http(max(options.clients), options.requests))
         if "replicas" in options.parts:
-            heavy = Heavy(options.heavy_network, options.heavy_size)
             for proxies in (False, True):
-                report(replicas(folder, heavy, max(4, options.requests // 10), proxies))
+                report(replicas(folder, large, max(4, options.requests // 10), proxies))
         with serving(folder / "kept", options.sessions + 2) as (url, echo):
-            for line in predictions(url, folder, echo, options) if "predictions" in options.parts else ():
+            for line in predictions(url, folder, echo, small, options) if "predictions" in options.parts else ():
                 report(line)
             if "camera" in options.parts:
                 report(camera(url, folder, options.seconds))
