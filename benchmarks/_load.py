@@ -1,4 +1,4 @@
-"""The load of a server: requests from several clients at once, and the processor time of the processes that reply."""
+"""The load of a server: requests from several clients at once, and the processor time they take."""
 
 from __future__ import annotations
 
