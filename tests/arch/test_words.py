@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -22,6 +23,14 @@ def test_wording_does_not_get_worse():
     assert set(counts) <= set(limits)
     stale = {pattern: counts[pattern] for pattern, limit in limits.items() if counts[pattern] < limit - SLACK}
     assert stale == {}, f"lower these limits in {LIMITS.name}"
+
+
+def test_a_file_that_is_not_committed_yet_is_checked(tmp_path: Path):
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    (tmp_path / ".gitignore").write_text("ignored.py\n", "utf-8")
+    for name in ("new.py", "ignored.py"):
+        (tmp_path / name).write_text('"""Tell the driver."""\n', "utf-8")
+    assert [(one.pattern, one.place) for one in findings(tmp_path)] == [("opening", "new.py:1")]
 
 
 def test_comments_are_found_outside_of_texts():

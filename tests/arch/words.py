@@ -48,8 +48,9 @@ class Finding(NamedTuple):
 
 
 def findings(root: Path = ROOT) -> list[Finding]:
-    """Check every tracked Python file, page and YAML file of a checkout."""
-    listed = subprocess.check_output(["git", "ls-files", "*.py", "*.md", "*.yaml"], cwd=root, text=True).split()
+    """Check every Python file, page and YAML file of a checkout that git does not ignore."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--deduplicate"]
+    listed = subprocess.check_output([*command, "*.py", "*.md", "*.yaml"], cwd=root, text=True).split()
     checks = {".py": check_python, ".md": check_page, ".yaml": check_yaml}
     return [one for path in listed for one in checks[Path(path).suffix](path, (root / path).read_text("utf-8"))]
 
